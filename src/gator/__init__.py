@@ -1,0 +1,9 @@
+"""Gator: make trained networks smaller and faster by learning which channels they can live without."""
+
+from gator.errors import CutError, FileError, GatorError, KeptError, MissingExtraError, ModelNameError, TraceError
+from gator.graph.hypergraph import Edge, Hypergraph, Member
+from gator.graph.trace import trace
+from gator.surgery.cut import cut
+from gator.surgery.masked import masked
+
+__version__ = "0.1.0"

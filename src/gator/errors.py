@@ -1,0 +1,32 @@
+"""What can go wrong, as few types as a caller may want to tell apart.
+
+Every message says what was expected, what was found, where, and what to do next.
+"""
+
+
+class GatorError(Exception):
+    """Any error this library raises on purpose."""
+
+
+class TraceError(GatorError):
+    """The network could not be recorded with these example inputs."""
+
+
+class KeptError(GatorError, ValueError):
+    """The chosen channels do not fit the graph, or would cut the input off from the output."""
+
+
+class CutError(GatorError):
+    """The smaller network could not be built, or does not compute what the masked one computes."""
+
+
+class FileError(GatorError):
+    """A file is damaged, of another format, or of another network."""
+
+
+class ModelNameError(GatorError, ValueError):
+    """A network was asked for by a name that is not known or cannot be built here."""
+
+
+class MissingExtraError(GatorError, ImportError):
+    """An optional dependency is needed; the message names the extra to install."""

@@ -1,0 +1,234 @@
+"""Run the rules over the programs of a network and collect what they say.
+
+Train and eval programs share the labels of parameters and buffers, so a channel that matters in either mode is tied in
+both. Where a rule has a choice (heads or head dimensions, groups or positions) the analysis runs again when a choice
+turned out to leave nothing to prune.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import torch
+
+from gator.errors import GatorError
+from gator.graph.labels import Axes, Axis, Labels, LabelSpace
+from gator.graph.program import Call, Program, Ref
+from gator.graph.rules import Scope, find
+
+Argument = tuple[str, int | None]
+
+
+@dataclass(frozen=True)
+class Read:
+    """A call that mixes positions along `axis` of one argument; `kind` says how the dead are kept out of it."""
+
+    argument: Argument
+    axis: int
+    kind: str
+
+
+@dataclass(frozen=True)
+class Port:
+    """Where a layer touches an edge: axis `axis` of parameter `parameter` of layer `layer`."""
+
+    layer: str
+    parameter: str
+    axis: int
+
+
+@dataclass
+class ProgramLabels:
+    """What the rules said about one program."""
+
+    program: Program
+    axes: dict[int, Axes] = field(default_factory=dict)
+    reads: dict[int, list[Read]] = field(default_factory=dict)  # by call index
+    moves: dict[int, dict[int, tuple[int, Labels]]] = field(default_factory=dict)  # call -> out axis -> (axis, coordinates)
+    choices: dict[int, Any] = field(default_factory=dict)
+
+
+@dataclass
+class _Choice:
+    options: dict[Any, int]
+    chosen: Any
+    labels: Axis = None
+
+
+class Analysis:
+    """One pass of the rules over all programs."""
+
+    def __init__(
+        self,
+        programs: Sequence[Program],
+        integers: Mapping[str, torch.Tensor],
+        fixed: Sequence[str],
+        heads: str | Mapping[str, str],
+        rejected: Mapping[tuple[int, int], frozenset[Any]],
+    ) -> None:
+        self.space = LabelSpace()
+        self.attributes: dict[str, Axes] = {}
+        self.results = [ProgramLabels(program) for program in programs]
+        self.producers: dict[Port, Labels] = {}
+        self.consumers: dict[Port, Labels] = {}
+        self.unsupported: dict[str, None] = {}
+        self.calls: list[Call] = []
+        self._integers = integers
+        self._fixed = fixed
+        self._heads = heads
+        self._rejected = rejected
+        self._choices: dict[tuple[int, int], _Choice] = {}
+        self._attention: list[Labels] = []
+        self._gqa: set[int] = set()
+        for index, result in enumerate(self.results):
+            self._run(index, result)
+
+    def _run(self, index: int, result: ProgramLabels) -> None:
+        self.index, self.result, self.program, self.axes = index, result, result.program, result.axes
+        self.used = {v for call in self.program.calls for _, v in call.tensors()}
+        self.used |= {leaf.id for leaf in self.program.outputs[0] if isinstance(leaf, Ref)}
+        self._offset = len(self.calls)
+        self.calls.extend(self.program.calls)
+        for value in self.program.values:
+            if value.origin == "input":
+                self.axes[value.id] = (None,) * len(value.shape)
+            elif value.origin != "call":
+                self.axes[value.id] = self._attribute(value.name, value.shape, f"{index}:" if value.origin == "constant" else "")
+        for call in self.program.calls:
+            found = find(call.op)
+            if found is None:
+                outputs = self._no_rule(call)
+            else:
+                outputs = list(found(Scope(self, call)))
+            for value, axes in zip(call.outputs, outputs, strict=True):
+                if value is not None:
+                    shape = self.program.values[value].shape
+                    if len(axes) != len(shape) or any(a is not None and len(a) != s for a, s in zip(axes, shape, strict=True)):
+                        raise GatorError(
+                            f"the rule of {call.where()} gives axes {[None if a is None else len(a) for a in axes]} "
+                            f"for a result of shape {tuple(shape)}; please report this"
+                        )
+                    self.axes[value] = tuple(axes)
+        for leaf in self.program.outputs[0]:
+            if isinstance(leaf, Ref):
+                for axis in self.axes[leaf.id]:
+                    if axis is not None:
+                        self.space.fix(axis, -1, "the network's output")
+
+    def _attribute(self, name: str, shape: tuple[int, ...], scope: str) -> Axes:
+        key = scope + name
+        if key not in self.attributes:
+            self.attributes[key] = tuple(self.space.fresh(size) for size in shape)
+            if any(name == prefix or name.startswith(prefix + ".") for prefix in self._fixed):
+                for axis in self.attributes[key]:
+                    if axis is not None:
+                        self.space.fix(axis, -1, "asked for by fixed=")
+        return self.attributes[key]
+
+    def _no_rule(self, call: Call) -> list[Axes]:
+        touched = False
+        for _, value in call.tensors():
+            for axis in self.axes[value]:
+                if axis is not None:
+                    touched = True
+                    self.space.fix(axis, self.position(call), f"{call.packet.__name__} has no rule")
+        if touched:
+            self.unsupported.setdefault(call.where())
+        return [() if v is None else (None,) * len(self.program.values[v].shape) for v in call.outputs]
+
+    def position(self, call: Call) -> int:
+        return self._offset + call.index
+
+    def add_read(self, call: Call, argument: Argument, axis: int, kind: str) -> None:
+        self.result.reads.setdefault(call.index, []).append(Read(argument, axis, kind))
+
+    def add_move(self, call: Call, source: int, axis: int, coordinates: Labels) -> None:
+        self.result.moves.setdefault(call.index, {})[axis] = (source, coordinates)
+
+    def add_port(self, role: str, call: Call, value: int, axis: int) -> None:
+        found = self.program.values[value]
+        if found.origin != "attribute":
+            return
+        layer = found.name.rpartition(".")[0] or found.name
+        labels = self.axes[value][axis]
+        if labels is not None:
+            ports = self.producers if role == "producer" else self.consumers
+            ports.setdefault(Port(layer, found.name, axis), labels)
+
+    def mark_attention(self, labels: Axis) -> None:
+        if labels is not None:
+            self._attention.append(labels)
+
+    def grouped_heads(self, call: Call) -> None:
+        self._gqa.add(self.position(call))
+
+    def known(self, value: int) -> torch.Tensor | None:
+        found = self.program.values[value]
+        if found.origin == "constant":
+            return self.program.constants[found.name]
+        if found.origin == "attribute":
+            return self._integers.get(found.name)
+        return None
+
+    def choose(self, call: Call, options: dict[Any, int]) -> Any:
+        key = (self.index, call.index)
+        open_ = {k: n for k, n in options.items() if k not in self._rejected.get(key, frozenset())} or options
+        chosen = max(open_, key=lambda k: open_[k])
+        self._choices[key] = _Choice(options, chosen)
+        self.result.choices[call.index] = chosen
+        return chosen
+
+    def watch(self, call: Call, labels: Axis) -> None:
+        self._choices[(self.index, call.index)].labels = labels
+
+    def disappointments(self) -> dict[tuple[int, int], Any]:
+        """Choices to make otherwise: those that ended fixed, and head dimensions where whole heads are wanted."""
+        table = self.space.table()
+        marked = np.unique(table[np.concatenate(self._attention)]) if self._attention else np.zeros(0, dtype=np.int64)
+        marked = marked[marked != 0]
+        wants = self._dims_wanted(table)
+        result = {}
+        for key, choice in self._choices.items():
+            if choice.labels is None or len(choice.options) < 2:
+                continue
+            roots = table[choice.labels]
+            rejected = self._rejected.get(key, frozenset())
+            others = [n for k, n in choice.options.items() if k not in rejected and k != choice.chosen and n > 0]
+            if not others:
+                continue
+            is_heads = isinstance(choice.chosen, int) and np.isin(roots, marked).any()
+            if not roots.any() or (is_heads and max(others) > 1 and not np.isin(roots, wants).any()):
+                result[key] = choice.chosen
+        return result
+
+    def _dims_wanted(self, table: Labels) -> Labels:
+        """Roots of the classes for which the user asked for head dimensions instead of whole heads."""
+        if self._heads == "whole":
+            return np.zeros(0, dtype=np.int64)
+        if self._heads == "dims":
+            return np.unique(table)
+        names = {name for name, mode in self._heads.items() if mode == "dims"}  # type: ignore[union-attr]
+        found = [labels for port, labels in self.producers.items() if port.layer in names]
+        return np.unique(table[np.concatenate(found)]) if found else np.zeros(0, dtype=np.int64)
+
+
+def analyse(
+    programs: Sequence[Program],
+    integers: Mapping[str, torch.Tensor],
+    *,
+    fixed: Sequence[str] = (),
+    heads: str | Mapping[str, str] = "whole",
+) -> Analysis:
+    """Run the rules until no choice is worth making otherwise (at most a few passes)."""
+    rejected: dict[tuple[int, int], frozenset[Any]] = {}
+    for _ in range(5):
+        analysis = Analysis(programs, integers, fixed, heads, rejected)
+        again = analysis.disappointments()
+        if not again:
+            break
+        for key, choice in again.items():
+            rejected[key] = rejected.get(key, frozenset()) | {choice}
+    return analysis

@@ -1,0 +1,93 @@
+"""Say in words why channels are tied or fixed, from the ties the rules left behind."""
+
+from __future__ import annotations
+
+import difflib
+from collections import deque
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from gator.errors import GatorError
+from gator.graph.labels import Axes, Labels, Tie
+from gator.graph.program import Call
+
+if TYPE_CHECKING:
+    from gator.graph.hypergraph import Edge
+
+
+class Explainer:
+    """Keeps the ties of an analysis and searches them when asked."""
+
+    def __init__(self, ties: Sequence[Tie], calls: Sequence[Call], roots: Labels, attributes: dict[str, Axes]) -> None:
+        self._ties = ties
+        self._calls = calls
+        self._roots = roots
+        self._attributes = attributes
+
+    def edge(self, edge: Edge) -> str:
+        lines = [
+            f"{edge.name}: {edge.width} units",
+            f"  written by {', '.join(edge.producers)}",
+            f"  read by {', '.join(edge.consumers) or 'no layer'}",
+            "  tied by",
+        ]
+        member = edge.members[0]
+        labels = self._attributes[member.parameter][member.axis]
+        assert labels is not None
+        root = self._roots[labels[member.units.index(0)]]
+        lines += [f"    {reason}" for reason in self._reasons(int(root))] or ["    nothing: it has one member"]
+        return "\n".join(lines)
+
+    def parameter(self, name: str, edges: Sequence[Edge]) -> str:
+        """What each axis of a parameter, or of all parameters of a layer, belongs to; fixed ones with the chain of calls."""
+        names = [n for n in self._attributes if n == name or n.startswith(name + ".")]
+        if not names:
+            layers = {n.rpartition(".")[0] for n in self._attributes} | set(self._attributes)
+            close = difflib.get_close_matches(name, layers, n=3)
+            raise GatorError(f"no edge, layer or parameter {name!r}" + (f"; did you mean {' or '.join(close)}?" if close else ""))
+        where = {(m.parameter, m.axis): edge.name for edge in edges for m in edge.members}
+        lines = []
+        for parameter in names:
+            for axis, labels in enumerate(self._attributes[parameter]):
+                if labels is None:
+                    continue
+                head = f"{parameter} axis {axis} ({len(labels)})"
+                fixed = labels[self._roots[labels] == 0]
+                if (parameter, axis) in where:
+                    lines.append(f"{head}: edge {where[parameter, axis]}")
+                if len(fixed):
+                    lines.append(f"{head}: {len(fixed)} fixed, for example by")
+                    lines += [f"    {reason}" for reason in self._path(int(fixed[0]))]
+                elif (parameter, axis) not in where:
+                    lines.append(f"{head}: no layer writes it, so it is kept whole")
+        return "\n".join(lines)
+
+    def _say(self, tie: Tie) -> str:
+        return f"{tie.why}: {self._calls[tie.call].where()}" if tie.call >= 0 else tie.why
+
+    def _reasons(self, root: int) -> list[str]:
+        """The ties of one class, each said once."""
+        said = dict.fromkeys(self._say(tie) for tie in self._ties if (self._roots[tie.left] == root).any())
+        return list(said)
+
+    def _path(self, label: int) -> list[str]:
+        """The shortest chain of ties from a label to 0."""
+        reached: dict[int, tuple[int, Tie] | None] = {label: None}
+        queue = deque([label])
+        fixed = [tie for tie in self._ties if (self._roots[tie.left] == 0).any() or (self._roots[tie.right] == 0).any()]
+        while queue and 0 not in reached:
+            at = queue.popleft()
+            for tie in fixed:
+                for here, there in ((tie.left, tie.right), (tie.right, tie.left)):
+                    for other in np.unique(there[here == at]).tolist():
+                        if other not in reached:
+                            reached[other] = (at, tie)
+                            queue.append(other)
+        chain: list[str] = []
+        step = reached.get(0)
+        while step is not None:
+            chain.append(self._say(step[1]))
+            step = reached[step[0]]
+        return list(dict.fromkeys(reversed(chain))) or ["it was never touched by a call"]

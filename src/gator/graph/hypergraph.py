@@ -1,0 +1,250 @@
+"""The hypergraph: edges of channels that live or die together, as frozen data that prints, explains and goes to JSON."""
+
+from __future__ import annotations
+
+import difflib
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+import torch
+from torch.utils import _pytree as pytree
+
+from gator.errors import GatorError
+from gator.graph.analysis import Port, ProgramLabels
+from gator.graph.explain import Explainer
+from gator.graph.inputs import Inputs, TensorSpec
+from gator.graph.labels import Axes, Labels
+
+FORMAT = 1
+
+
+@dataclass(frozen=True)
+class Member:
+    """One axis of one parameter or buffer: `units[i]` is the unit of the edge that position i belongs to, or -1."""
+
+    parameter: str
+    axis: int
+    units: tuple[int, ...]
+
+
+@dataclass(frozen=True)
+class Edge:
+    """Channels that live or die together (paper, section 3.2)."""
+
+    name: str  # of its first producer: stable from run to run
+    width: int  # how many units can be kept or removed
+    producers: tuple[str, ...]  # C_out: the layers that write these channels
+    consumers: tuple[str, ...]  # C_in: the layers that read them
+    members: tuple[Member, ...]  # every parameter and buffer axis that shrinks with them
+    parameters: int  # elements of the parameters it touches
+    macs: int  # multiply-adds of the calls it touches, for one example
+
+
+@dataclass(frozen=True)
+class Analysed:
+    """What surgery needs beside the edges: programs with labels. Not part of the JSON form; re-made from a model."""
+
+    programs: tuple[ProgramLabels, ...]
+    roots: Labels  # the class of every label
+    attributes: dict[str, Axes]
+    edge_of: dict[int, tuple[int, int]]  # root -> (edge, unit)
+    explainer: Explainer
+
+
+@dataclass(frozen=True)
+class Hypergraph:
+    """All edges of a network, in the order in which forward meets them."""
+
+    edges: tuple[Edge, ...]
+    inputs: Inputs
+    unsupported: tuple[str, ...]  # calls without a rule: what they touch is fixed
+    parameters: int  # of the whole network
+    prunable_parameters: int  # elements of parameters with at least one axis on an edge
+    macs: int  # multiply-adds of one forward pass (eval) of the example inputs
+    fixed: tuple[str, ...] = ()
+    heads: str | dict[str, str] = "whole"
+    analysed: Analysed | None = field(default=None, compare=False, repr=False)
+
+    @cached_property
+    def _by_name(self) -> dict[str, Edge]:
+        return {edge.name: edge for edge in self.edges}
+
+    def __getitem__(self, name: str) -> Edge:
+        if name not in self._by_name:
+            close = difflib.get_close_matches(name, self._by_name, n=3)
+            hint = f"; did you mean {' or '.join(close)}?" if close else "; print(graph) lists the edges"
+            raise GatorError(f"the graph has no edge {name!r}{hint}")
+        return self._by_name[name]
+
+    def __contains__(self, name: str) -> bool:
+        return name in self._by_name
+
+    @property
+    def prunable_share(self) -> float:
+        """The share of the parameters that lie on at least one prunable axis."""
+        return self.prunable_parameters / max(self.parameters, 1)
+
+    def explain(self, name: str) -> str:
+        """Why the channels of an edge, layer or parameter are tied together, or why they are fixed."""
+        if self.analysed is None:
+            raise GatorError("this graph was read from JSON and cannot explain itself; trace the model again")
+        if name in self._by_name:
+            return self.analysed.explainer.edge(self._by_name[name])
+        return self.analysed.explainer.parameter(name, self.edges)
+
+    def __str__(self) -> str:
+        rows = [("edge", "width", "producers", "consumers", "parameters", "MACs")]
+        for edge in self.edges:
+            rows.append(
+                (
+                    edge.name,
+                    str(edge.width),
+                    _names(edge.producers),
+                    _names(edge.consumers),
+                    f"{edge.parameters:,}",
+                    f"{edge.macs:,}",
+                )
+            )
+        widths = [max(len(row[i]) for row in rows) for i in range(6)]
+        right = {1, 4, 5}
+        lines = [
+            "  ".join(c.rjust(w) if i in right else c.ljust(w) for i, (c, w) in enumerate(zip(row, widths, strict=True))).rstrip()
+            for row in rows
+        ]
+        lines.insert(1, "-" * len(lines[0]))
+        units = sum(edge.width for edge in self.edges)
+        lines.append(
+            f"{len(self.edges)} edges, {units:,} units; {self.prunable_share:.1%} of {self.parameters:,} parameters on a "
+            f"prunable axis; {self.macs:,} MACs ({2 * self.macs:,} FLOPs)"
+        )
+        for call in self.unsupported:
+            lines.append(f"no rule, left whole: {call}")
+        return "\n".join(lines)
+
+    def to_json(self) -> str:
+        leaves = [
+            {"shape": list(x.shape), "dtype": str(x.dtype).removeprefix("torch."), "low": x.low, "high": x.high}
+            if isinstance(x, TensorSpec)
+            else {"value": x}
+            for x in self.inputs.leaves
+        ]
+        data = {
+            "format": FORMAT,
+            "edges": [_edge_to_json(edge) for edge in self.edges],
+            "inputs": {
+                "leaves": leaves,
+                "structure": pytree.treespec_dumps(self.inputs.structure),
+                "batch": self.inputs.batch,
+            },
+            "unsupported": list(self.unsupported),
+            "parameters": self.parameters,
+            "prunable_parameters": self.prunable_parameters,
+            "macs": self.macs,
+            "fixed": list(self.fixed),
+            "heads": self.heads,
+        }
+        try:
+            return json.dumps(data)
+        except TypeError as error:
+            raise GatorError(f"the example inputs hold something JSON cannot: {error}") from error
+
+    @staticmethod
+    def from_json(text: str) -> Hypergraph:
+        try:
+            data = json.loads(text)
+            if data["format"] > FORMAT:
+                raise GatorError(f"the graph has format {data['format']}, this version reads up to {FORMAT}; upgrade gator")
+            inputs = data["inputs"]
+            leaves = tuple(
+                TensorSpec(tuple(x["shape"]), getattr(torch, x["dtype"]), x["low"], x["high"]) if "shape" in x else x["value"]
+                for x in inputs["leaves"]
+            )
+            return Hypergraph(
+                edges=tuple(_edge_from_json(edge) for edge in data["edges"]),
+                inputs=Inputs(leaves, pytree.treespec_loads(inputs["structure"]), inputs["batch"]),
+                unsupported=tuple(data["unsupported"]),
+                parameters=data["parameters"],
+                prunable_parameters=data["prunable_parameters"],
+                macs=data["macs"],
+                fixed=tuple(data["fixed"]),
+                heads=data["heads"],
+            )
+        except (KeyError, TypeError, ValueError, AttributeError) as error:
+            raise GatorError(f"not a graph in JSON form: {type(error).__name__}: {error}") from error
+
+
+def _names(names: Sequence[str], most: int = 3) -> str:
+    shown = ", ".join(names[:most])
+    return shown if len(names) <= most else f"{shown}, +{len(names) - most}"
+
+
+def _edge_to_json(edge: Edge) -> dict[str, Any]:
+    members = [{"parameter": m.parameter, "axis": m.axis, "units": list(m.units)} for m in edge.members]
+    return {
+        "name": edge.name,
+        "width": edge.width,
+        "producers": list(edge.producers),
+        "consumers": list(edge.consumers),
+        "members": members,
+        "parameters": edge.parameters,
+        "macs": edge.macs,
+    }
+
+
+def _edge_from_json(data: dict[str, Any]) -> Edge:
+    return Edge(
+        data["name"],
+        data["width"],
+        tuple(data["producers"]),
+        tuple(data["consumers"]),
+        tuple(Member(m["parameter"], m["axis"], tuple(m["units"])) for m in data["members"]),
+        data["parameters"],
+        data["macs"],
+    )
+
+
+def group(
+    roots: Labels,
+    attributes: dict[str, Axes],
+    producers: dict[Port, Labels],
+    consumers: dict[Port, Labels],
+) -> list[tuple[str, list[int], tuple[str, ...], tuple[str, ...], tuple[Member, ...]]]:
+    """Classes with the same members, producers and consumers, as (name, roots, producers, consumers, members)."""
+    axes = [(name, axis, labels) for name, parts in attributes.items() for axis, labels in enumerate(parts) if labels is not None]
+    signature: dict[int, list[int]] = {}
+
+    def collect(offset: int, groups: Sequence[Labels]) -> None:
+        for index, labels in enumerate(groups):
+            for root in np.unique(roots[labels]).tolist():
+                if root:
+                    signature.setdefault(root, []).append(offset + index)
+
+    ports = [*producers.items()]
+    readers = [*consumers.items()]
+    collect(0, [labels for _, labels in ports])
+    collect(len(ports), [labels for _, labels in readers])
+    first = len(ports) + len(readers)
+    collect(first, [labels for _, _, labels in axes])
+    by_signature: dict[tuple[int, ...], list[int]] = {}
+    for root in sorted(signature):
+        by_signature.setdefault(tuple(signature[root]), []).append(root)
+    found = []
+    used: dict[str, int] = {}
+    keyed = [(key, members) for key, members in by_signature.items() if key[0] < len(ports)]
+    for key, classes in sorted(keyed, key=lambda item: (item[0][0], item[1][0])):
+        writes = tuple(dict.fromkeys(ports[k][0].layer for k in key if k < len(ports)))
+        reads = tuple(dict.fromkeys(readers[k - len(ports)][0].layer for k in key if len(ports) <= k < first))
+        number = {root: unit for unit, root in enumerate(classes)}
+        members = []
+        for k in key:
+            if k >= first and ":" not in axes[k - first][0]:
+                name, axis, labels = axes[k - first]
+                members.append(Member(name, axis, tuple(number.get(r, -1) for r in roots[labels].tolist())))
+        used[writes[0]] = used.get(writes[0], 0) + 1
+        label = writes[0] if used[writes[0]] == 1 else f"{writes[0]}#{used[writes[0]]}"
+        found.append((label, classes, writes, reads, tuple(members)))
+    return found

@@ -1,0 +1,109 @@
+"""The program a network runs: a flat list of ATen calls on numbered values.
+
+It is plain data: the recorder writes it, the labels read it, the surgery rewrites it. A size that follows the
+batch is a `BatchInt`, an int that also knows its formula, so that what is rewritten runs at any batch size.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+
+
+class BatchInt(int):
+    """An integer equal to `slope * batch + offset`; as a plain int it is the value seen while recording."""
+
+    slope: int
+    offset: int
+
+    def __new__(cls, slope: int, offset: int, batch: int) -> BatchInt:
+        self = super().__new__(cls, slope * batch + offset)
+        self.slope, self.offset = slope, offset
+        return self
+
+    def __reduce__(self) -> Any:
+        batch = (int(self) - self.offset) // self.slope if self.slope else 0
+        return (BatchInt, (self.slope, self.offset, batch))
+
+
+@dataclass(frozen=True)
+class Ref:
+    """Stands for value `id` inside the arguments of a call or the outputs of a program."""
+
+    id: int
+
+
+@dataclass(frozen=True)
+class Value:
+    """One tensor of the program. `origin` says where it comes from: an input, an attribute of the model, a call."""
+
+    id: int
+    shape: tuple[int, ...]
+    dtype: torch.dtype
+    origin: str  # "input", "attribute", "constant" or "call"
+    name: str  # of the input, attribute or constant; of the operator for a call
+    storage: int  # values with the same number share memory: an in-place op on one changes the others
+
+
+@dataclass(frozen=True)
+class Call:
+    """One operator call. Arguments are keyed by their name in the operator's schema."""
+
+    index: int
+    op: torch._ops.OpOverload
+    args: dict[str, Any]
+    outputs: tuple[int | None, ...]
+    module: str  # qualified name of the innermost module that was running
+    source: str  # file:line of the user's code
+    mutates: int | None = None  # the value an in-place call overwrites
+
+    @property
+    def packet(self) -> torch._ops.OpOverloadPacket:
+        return self.op.overloadpacket
+
+    def tensors(self) -> Iterator[tuple[tuple[str, int | None], int]]:
+        """Every tensor argument as ((argument name, position in a list or None), value id)."""
+        for name, arg in self.args.items():
+            if isinstance(arg, Ref):
+                yield (name, None), arg.id
+            elif isinstance(arg, (list, tuple)):
+                for position, item in enumerate(arg):
+                    if isinstance(item, Ref):
+                        yield (name, position), item.id
+
+    def where(self) -> str:
+        place = f" in {self.module}" if self.module else ""
+        return f"{self.packet.__name__} at {self.source}{place}"
+
+
+@dataclass(frozen=True)
+class Program:
+    """All calls of one forward pass, in order, for one mode (train or eval)."""
+
+    training: bool
+    batch: int | None  # the batch size while recording; None when nothing follows the batch
+    values: tuple[Value, ...]
+    calls: tuple[Call, ...]
+    inputs: tuple[int, ...]
+    outputs: Any  # the pytree the network returns, with Ref in place of tensors
+    constants: dict[str, torch.Tensor] = field(default_factory=dict)
+
+    def attributes(self) -> Iterator[Value]:
+        return (value for value in self.values if value.origin == "attribute")
+
+
+def map_refs(arg: Any, change: Callable[[Ref], Any]) -> Any:
+    """The same argument with every Ref replaced; lists and tuples (and dicts, for outputs) are walked."""
+    if isinstance(arg, Ref):
+        return change(arg)
+    if isinstance(arg, (list, tuple)):
+        items = [map_refs(item, change) for item in arg]
+        if hasattr(arg, "_fields"):
+            return type(arg)(*items)
+        return type(arg)(items)
+    if isinstance(arg, dict):
+        return {key: map_refs(item, change) for key, item in arg.items()}
+    return arg

@@ -1,0 +1,374 @@
+"""Record a forward pass as a Program, on shapes alone.
+
+Inputs become stand-ins that know shape and type but hold no data; every ATen call they reach is written down and
+answered by the operator's own shape function. Nothing is computed, no parameter, buffer, flag or random state of
+the model changes. Integer tensors that follow from constants alone (index tables, positions) are computed for
+real, so code that reads them works.
+"""
+
+from __future__ import annotations
+
+import functools
+import os
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import nn
+from torch.utils import _pytree as pytree
+from torch.utils._python_dispatch import TorchDispatchMode
+
+from gator.errors import TraceError
+from gator.graph.inputs import Inputs, TensorSpec
+from gator.graph.program import BatchInt, Call, Program, Ref, Value
+
+aten = torch.ops.aten
+_TORCH = str(Path(torch.__file__).parent) + os.sep
+_HERE = __file__
+_CALL_IMPL = nn.Module._call_impl.__code__
+
+
+class Stand(torch.Tensor):
+    """A stand-in for a tensor while recording: shape, type and device, no data."""
+
+    shadow: torch.Tensor  # the meta tensor that answers for it
+    value: int
+
+    __torch_function__ = torch._C._disabled_torch_function_impl
+
+    @staticmethod
+    def make(shadow: torch.Tensor, value: int, device: torch.device) -> Stand:
+        self = torch.Tensor._make_wrapper_subclass(
+            Stand,
+            shadow.shape,
+            strides=shadow.stride(),
+            storage_offset=shadow.storage_offset(),
+            dtype=shadow.dtype,
+            device=device,
+            requires_grad=False,
+        )
+        self.shadow, self.value = shadow, value
+        return self
+
+    @classmethod
+    def __torch_dispatch__(cls, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        raise TraceError(f"a stand-in tensor was used after recording, by {func}; the network keeps state between calls")
+
+
+class Recorder(TorchDispatchMode):
+    """Writes every call down. `knows(op)` says whether the op has a rule; composite ops without one are taken apart."""
+
+    def __init__(self, model: nn.Module, knows: Callable[[torch._ops.OpOverload], bool], *, fold: bool = True) -> None:
+        super().__init__()
+        self.knows = knows
+        self.fold = fold
+        self.values: list[Value] = []
+        self.calls: list[Call] = []
+        self.constants: dict[str, torch.Tensor] = {}
+        self._shadows: dict[int, torch.Tensor] = {}
+        self._known: dict[int, int] = {}  # id of a real tensor -> value
+        self._alive: list[torch.Tensor] = []  # keeps ids from being reused
+        self._names = {id(t): n for n, t in reversed(list(_attributes(model)))}
+        self._by_memory = {_memory(t): n for n, t in reversed(list(_attributes(model))) if t.numel()}
+        self._modules = {id(m): n for n, m in reversed(list(model.named_modules(remove_duplicate=False)))}
+        self.device = next((t.device for _, t in _attributes(model)), torch.device("cpu"))
+
+    def add_input(self, name: str, shape: tuple[int, ...], dtype: torch.dtype) -> Stand:
+        shadow = torch.empty(shape, dtype=dtype, device="meta")
+        return Stand.make(shadow, self._new_value(shadow, "input", name), self.device)
+
+    def _new_value(self, shadow: torch.Tensor, origin: str, name: str) -> int:
+        storage = shadow.untyped_storage()._cdata
+        self._alive.append(shadow)
+        self.values.append(Value(len(self.values), tuple(shadow.shape), shadow.dtype, origin, name, storage))
+        return len(self.values) - 1
+
+    def _attribute_name(self, tensor: torch.Tensor) -> str | None:
+        return self._names.get(id(tensor)) or (self._by_memory.get(_memory(tensor)) if tensor.numel() else None)
+
+    def _shadow_and_value(self, tensor: torch.Tensor) -> tuple[torch.Tensor, int]:
+        if isinstance(tensor, Stand):
+            return tensor.shadow, tensor.value
+        name = self._attribute_name(tensor)
+        key: Any = name if name is not None else id(tensor)
+        if key not in self._known:
+            self._alive.append(tensor)
+            shadow = torch.empty_strided(tensor.size(), tensor.stride(), dtype=tensor.dtype, device="meta")
+            if name is None:
+                name, origin = f"_constant_{len(self.constants)}", "constant"
+                self.constants[name] = tensor.detach().clone()
+            else:
+                origin = "attribute"
+            self._known[key] = self._new_value(shadow, origin, name)
+            self._shadows[self._known[key]] = shadow
+        value = self._known[key]
+        return self._shadows[value], value
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        kwargs = kwargs or {}
+        tensors = list(_tensors((*args, *kwargs.values())))
+        mutated = _mutated(func, args)
+        if self._is_constant(func, tensors, mutated):
+            return func(*args, **kwargs)
+        if not self.knows(func) and _composite(func):
+            with self:
+                return func.decompose(*args, **kwargs)
+        if func in _READS_DATA:
+            raise TraceError(
+                f"the network decides by the values of a tensor ({func.overloadpacket.__name__})\n"
+                f"  at {_source()[0]}\n"
+                "  Recording follows shapes only. Make the choice depend on shapes, attributes or constants, or mark the "
+                "part of the network that does so and trace the rest."
+            )
+        named = _named(func, args, kwargs)
+        shadows: dict[int, torch.Tensor] = {}
+
+        def reference(tensor: torch.Tensor) -> Ref:
+            shadow, value = self._shadow_and_value(tensor)
+            shadows[id(tensor)] = shadow
+            return Ref(value)
+
+        recorded = {name: _map(arg, reference) for name, arg in named.items()}
+        meta_args = _map(args, lambda t: shadows[id(t)])
+        meta_kwargs = _map(kwargs, lambda t: shadows[id(t)])
+        meta_kwargs = {k: _meta_device(v) for k, v in meta_kwargs.items()}
+        if func.overloadpacket in _SAME_SHAPE and mutated is None:
+            result = torch.empty_like(meta_args[0])
+        elif mutated is not None and torch.Tag.pointwise in func.tags:
+            result = meta_args[0]
+        else:
+            result = func(*[_meta_device(a) for a in meta_args], **meta_kwargs)
+        source, module = _source(self._modules)
+        single = isinstance(result, torch.Tensor)
+        results = [result] if single else list(result)
+        name = func.overloadpacket.__name__
+        ids = [self._new_value(r, "call", name) if isinstance(r, torch.Tensor) else None for r in results]
+        overwrites = None
+        if mutated is not None:
+            overwrites = self._shadow_and_value(mutated)[1]
+        self.calls.append(Call(len(self.calls), func, recorded, tuple(ids), module, source, overwrites))
+        if mutated is not None:
+            # What is read from this tensor from now on is the new value; older views keep theirs, and order tells.
+            if isinstance(mutated, Stand):
+                mutated.value = ids[0] if ids[0] is not None else mutated.value
+            return mutated
+        stands = [Stand.make(r, v, self.device) if v is not None else r for r, v in zip(results, ids, strict=True)]
+        return stands[0] if single else (stands if isinstance(result, list) else tuple(stands))
+
+    def _is_constant(self, func: Any, tensors: list[torch.Tensor], mutated: torch.Tensor | None) -> bool:
+        """Whether the call can be computed for real: it depends on no input and no floating-point attribute."""
+        if torch.Tag.nondeterministic_seeded in func.tags or any(isinstance(t, Stand) for t in tensors):
+            return False
+        if mutated is not None and self._attribute_name(mutated) is not None:
+            return False
+        if not tensors:
+            return self.fold and not _makes_floats(func)
+        if any(self._attribute_name(t) is not None and t.dtype.is_floating_point for t in tensors):
+            return False
+        return self.fold or not any(self._attribute_name(t) is None for t in tensors)
+
+
+# Their own shape functions cost milliseconds a call; the answer is that of their first argument.
+_SAME_SHAPE = {
+    aten.batch_norm, aten.layer_norm, aten.group_norm, aten.instance_norm, aten.dropout, aten.relu, aten.gelu,
+    aten.silu, aten.hardtanh, aten.hardswish, aten.hardsigmoid, aten.sigmoid, aten.tanh, aten.softmax, aten.relu6,
+    aten.leaky_relu,
+}  # fmt: skip
+_READS_DATA = {aten._local_scalar_dense.default, aten.is_nonzero.default, aten.equal.default, aten.nonzero.default}
+_FLOAT_FACTORIES = {
+    aten.zeros, aten.ones, aten.full, aten.empty, aten.rand, aten.randn, aten.linspace, aten.eye, aten.arange,
+    aten.scalar_tensor,
+}  # fmt: skip
+
+
+def _makes_floats(func: Any) -> bool:
+    return func.overloadpacket in _FLOAT_FACTORIES and func.overloadpacket is not aten.arange
+
+
+def _attributes(model: nn.Module) -> Iterator[tuple[str, torch.Tensor]]:
+    yield from model.named_parameters(remove_duplicate=False)
+    yield from model.named_buffers(remove_duplicate=False)
+
+
+def _memory(tensor: torch.Tensor) -> tuple[Any, ...]:
+    return (tensor.data_ptr(), tuple(tensor.shape), tensor.stride(), tensor.dtype)
+
+
+def _tensors(arg: Any) -> Iterator[torch.Tensor]:
+    if isinstance(arg, torch.Tensor):
+        yield arg
+    elif isinstance(arg, (list, tuple)):
+        for item in arg:
+            yield from _tensors(item)
+
+
+def _map(arg: Any, change: Callable[[torch.Tensor], Any]) -> Any:
+    if isinstance(arg, torch.Tensor):
+        return change(arg)
+    if isinstance(arg, (list, tuple)):
+        return type(arg)(_map(item, change) for item in arg)
+    if isinstance(arg, dict):
+        return {key: _map(item, change) for key, item in arg.items()}
+    return arg
+
+
+def _meta_device(arg: Any) -> Any:
+    return torch.device("meta") if isinstance(arg, torch.device) else arg
+
+
+@functools.lru_cache(maxsize=None)
+def _composite(func: Any) -> bool:
+    return torch._C._dispatch_has_kernel_for_dispatch_key(func.name(), "CompositeImplicitAutograd")
+
+
+@functools.lru_cache(maxsize=None)
+def _schema_names(func: Any) -> tuple[tuple[str, ...], bool]:
+    arguments = func._schema.arguments
+    writes = bool(arguments) and arguments[0].alias_info is not None and arguments[0].alias_info.is_write
+    return tuple(a.name for a in arguments if not a.kwarg_only), writes
+
+
+def _named(func: Any, args: Any, kwargs: dict[str, Any]) -> dict[str, Any]:
+    names, _ = _schema_names(func)
+    return {**dict(zip(names, args, strict=False)), **kwargs}
+
+
+def _mutated(func: Any, args: Any) -> torch.Tensor | None:
+    return args[0] if _schema_names(func)[1] else None
+
+
+def _source(modules: dict[int, str] | None = None) -> Any:
+    """Where the user's code is: (file:line in function, innermost module's name)."""
+    frame = sys._getframe(1)
+    source, module = "", None
+    while frame is not None:
+        code = frame.f_code
+        if module is None and modules is not None and code is _CALL_IMPL:
+            module = modules.get(id(frame.f_locals.get("self")))
+        if not source and code.co_filename != _HERE and not code.co_filename.startswith((_TORCH, "<")):
+            source = f"{code.co_filename}:{frame.f_lineno} ({code.co_name})"
+        if source and (module is not None or modules is None):
+            break
+        frame = frame.f_back  # type: ignore[assignment]
+    return source, module or ""
+
+
+@contextmanager
+def modes_set(model: nn.Module, training: bool) -> Iterator[None]:
+    """The whole model in train or eval mode, every submodule's own flag back afterwards."""
+    before = [(module, module.training) for module in model.modules()]
+    try:
+        model.train(training)
+        yield
+    finally:
+        for module, flag in before:
+            module.training = flag
+
+
+def record(model: nn.Module, inputs: Inputs, knows: Callable[[Any], bool], *, training: bool) -> Program:
+    """The program of `model` in train or eval mode. Recorded at two batch sizes: what differs follows the batch."""
+    if inputs.batch is None:
+        return _record_once(model, inputs, knows, training, None, fold=True)
+    first = max(inputs.batch, 2)
+    base: Program | None = None
+    for fold in (True, False):
+        try:
+            base = _record_once(model, inputs, knows, training, first, fold=fold)
+            return _merge(base, _record_once(model, inputs, knows, training, first + 1, fold=fold), first)
+        except (TraceError, _Differs, RuntimeError, ValueError, AssertionError, IndexError, TypeError):
+            continue
+    # Another batch size does not work at all: the network is bound to the one in the example.
+    return _record_once(model, inputs, knows, training, inputs.batch, fold=True)
+
+
+def _record_once(
+    model: nn.Module, inputs: Inputs, knows: Callable[[Any], bool], training: bool, batch: int | None, *, fold: bool
+) -> Program:
+    recorder = Recorder(model, knows, fold=fold)
+    leaves: list[Any] = []
+    for position, leaf in enumerate(inputs.leaves):
+        if isinstance(leaf, TensorSpec):
+            shape = (batch, *leaf.shape[1:]) if batch is not None and inputs.batched(leaf) else leaf.shape
+            leaf = recorder.add_input(f"input_{position}", shape, leaf.dtype)
+        leaves.append(leaf)
+    identifiers = tuple(leaf.value for leaf in leaves if isinstance(leaf, Stand))
+    args, kwargs = pytree.tree_unflatten(leaves, inputs.structure)
+    fastpath = torch.backends.mha.get_fastpath_enabled()
+    rng = torch.get_rng_state()
+    try:
+        torch.backends.mha.set_fastpath_enabled(False)
+        # Inference mode hands composite ops (conv2d, batch_norm, attention) over whole; parameters are ordinary tensors,
+        # whose views would be tracked on the way, so that step is left out too.
+        untracked = torch._C._ExcludeDispatchKeyGuard(torch._C.DispatchKeySet(torch._C.DispatchKey.ADInplaceOrView))
+        with modes_set(model, training), torch.inference_mode(), untracked, recorder:
+            result = model(*args, **kwargs)
+        flat, structure = pytree.tree_flatten(result)
+        outputs = [Ref(recorder._shadow_and_value(x)[1]) if isinstance(x, torch.Tensor) else x for x in flat]
+    except TraceError:
+        raise
+    except Exception as error:
+        raise TraceError(_explain_failure(recorder, error)) from error
+    finally:
+        torch.backends.mha.set_fastpath_enabled(fastpath)
+        torch.set_rng_state(rng)
+    return Program(
+        training, None, tuple(recorder.values), tuple(recorder.calls), identifiers, (outputs, structure), recorder.constants
+    )
+
+
+def _explain_failure(recorder: Recorder, error: Exception) -> str:
+    last = recorder.calls[-1].where() if recorder.calls else "the start of forward"
+    return (
+        "the model could not be recorded with these example inputs\n"
+        f"  after {last}\n"
+        f"  {type(error).__name__}: {error}\n"
+        "  Check that model(*example_inputs) runs as it stands; if it does, the network does something that cannot be "
+        "followed on shapes alone there."
+    )
+
+
+class _Differs(Exception):
+    """Two recordings at different batch sizes are not the same program."""
+
+
+def _merge(one: Program, two: Program, batch: int) -> Program:
+    """One program out of two recorded at `batch` and `batch + 1`: integers that differ become BatchInt."""
+    if len(one.calls) != len(two.calls) or len(one.values) != len(two.values):
+        raise _Differs
+
+    def merge(a: Any, b: Any) -> Any:
+        if isinstance(a, bool) or isinstance(b, bool):
+            if a is not b:
+                raise _Differs
+            return a
+        if isinstance(a, int) and isinstance(b, int):
+            return a if a == b else BatchInt(b - a, a - (b - a) * batch, batch)
+        if type(a) is not type(b):
+            raise _Differs
+        if isinstance(a, (list, tuple)):
+            if len(a) != len(b):
+                raise _Differs
+            return type(a)(merge(x, y) for x, y in zip(a, b, strict=True))
+        if a != b:
+            raise _Differs
+        return a
+
+    for name, tensor in one.constants.items():
+        other = two.constants.get(name)
+        if other is None or other.shape != tensor.shape or not torch.equal(other, tensor):
+            raise _Differs
+    calls = []
+    for a, b in zip(one.calls, two.calls, strict=True):
+        if a.op is not b.op or a.args.keys() != b.args.keys():
+            raise _Differs
+        args = {name: merge(arg, b.args[name]) for name, arg in a.args.items()}
+        calls.append(Call(a.index, a.op, args, a.outputs, a.module, a.source, a.mutates))
+    values = [
+        Value(a.id, merge(a.shape, b.shape), a.dtype, a.origin, a.name, a.storage)
+        for a, b in zip(one.values, two.values, strict=True)
+    ]
+    merge(one.outputs[0], two.outputs[0])
+    return Program(one.training, batch, tuple(values), tuple(calls), one.inputs, one.outputs, one.constants)

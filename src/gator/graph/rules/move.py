@@ -1,0 +1,423 @@
+"""Data movement: nothing is computed, labels go where their positions go.
+
+View, permute, cat, slice, split, select and expand have rules that work axis by axis. Any other movement is followed by
+running the operator itself on a tensor of index numbers (`by_index`) and reading off where every position came from.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+import numpy as np
+import torch
+
+from gator.graph.labels import Axes, Axis, Labels
+from gator.graph.program import BatchInt, Ref
+from gator.graph.rules.table import Scope, rule
+
+aten = torch.ops.aten
+
+
+@rule(aten.view, aten.reshape, aten._unsafe_view, aten.flatten, aten.unflatten, aten.view_copy)
+def _view(scope: Scope) -> Sequence[Axes]:
+    return [regroup(scope, scope.axes("self"), scope.shape("self"), scope.out_shape())]
+
+
+def regroup(scope: Scope, axes: Sequence[Axis], before: Sequence[int], after: Sequence[int]) -> Axes:
+    """Axes of a reshaped tensor: runs of old axes become runs of new ones of the same product."""
+    result: list[Axis] = [None] * len(after)
+    for axis, size in enumerate(before):
+        if size == 1 and not _same_place(axis, before, after):
+            scope.fix(axes[axis], "folded away")
+    for old, new in _runs(before, after):
+        if len(old) == 1 and len(new) == 1:
+            result[new[0]] = axes[old[0]]
+            continue
+        labels = _merge(scope, [axes[a] for a in old], [int(before[a]) for a in old])
+        if labels is None:
+            continue
+        if len(new) == 1:
+            result[new[0]] = labels
+            continue
+        for axis, part in _split(scope, labels, [after[a] for a in new]).items():
+            result[new[axis]] = part
+    for axis, size in enumerate(after):
+        if size == 1 and axis < len(before) and before[axis] == 1 and _same_place(axis, before, after):
+            result[axis] = axes[axis]
+    return tuple(result)
+
+
+def _same_place(axis: int, before: Sequence[int], after: Sequence[int]) -> bool:
+    """Whether a size-1 axis is plainly the same one before and after."""
+    if len(before) != len(after) or axis >= len(after) or after[axis] != 1:
+        return False
+    return list(before[:axis]) == list(after[:axis])
+
+
+def _runs(before: Sequence[int], after: Sequence[int]) -> list[tuple[list[int], list[int]]]:
+    old = [i for i, size in enumerate(before) if size != 1]
+    new = [i for i, size in enumerate(after) if size != 1]
+    runs = []
+    i = j = 0
+    while i < len(old) and j < len(new):
+        left, right = [old[i]], [new[j]]
+        a, b = int(before[old[i]]), int(after[new[j]])
+        i, j = i + 1, j + 1
+        while a != b:
+            if a < b:
+                a *= int(before[old[i]])
+                left.append(old[i])
+                i += 1
+            else:
+                b *= int(after[new[j]])
+                right.append(new[j])
+                j += 1
+        runs.append((left, right))
+    return runs
+
+
+def _merge(scope: Scope, axes: list[Axis], sizes: list[int]) -> Axis:
+    """The labels of several axes folded into one. Only one of them can stay prunable: the finest."""
+    labelled = [i for i, labels in enumerate(axes) if labels is not None and scope.units(labels) > 0]
+    if not labelled:
+        for labels in axes:
+            scope.fix(labels, "folded together")
+        return None
+    finest = max(labelled, key=lambda i: scope.units(axes[i]))
+    for i, labels in enumerate(axes):
+        if i != finest:
+            scope.fix(labels, "folded together with a finer axis")
+    labels = axes[finest]
+    assert labels is not None
+    inner = math.prod(sizes[finest + 1 :])
+    return np.tile(np.repeat(labels, inner), math.prod(sizes[:finest]))
+
+
+def _split(scope: Scope, labels: Labels, sizes: list[int]) -> dict[int, Axis]:
+    """One axis unfolded into several stays rectangular only if one of them carries the choice."""
+    total = len(labels)
+    position = np.arange(total, dtype=np.int64)
+    rows: dict[int, Labels] = {}
+    # An axis of batch times heads carries the heads: the same choice for every example.
+    period = {axis: size.slope if isinstance(size, BatchInt) else int(size) for axis, size in enumerate(sizes)}
+    inner = total
+    for axis, size in enumerate(sizes):
+        inner //= int(size)
+        if period[axis] > 1:
+            rows[axis] = (position // inner) % int(size) % period[axis]
+    if not rows:
+        scope.fix(labels, "unfolded into the batch")
+        return {}
+    options = {axis: scope.analysis.space.units(labels, row) for axis, row in rows.items()}
+    choice = scope.choose(options)
+    chosen = scope.tie_rows(labels, rows[choice], period[choice], "unfolded into several axes")
+    scope.watch(chosen)
+    return {choice: np.tile(chosen, int(sizes[choice]) // period[choice])}
+
+
+@rule(aten.permute)
+def _permute(scope: Scope) -> Sequence[Axes]:
+    axes = scope.axes("self")
+    return [tuple(axes[scope.dim(d, len(axes))] for d in scope.get("dims"))]
+
+
+@rule(aten.transpose, aten.transpose_, aten.swapaxes)
+def _transpose(scope: Scope) -> Sequence[Axes]:
+    axes = scope.axes("self")
+    names = ("dim0", "dim1") if "dim0" in scope.call.args else ("axis0", "axis1")
+    a, b = (scope.dim(scope.get(name), len(axes)) for name in names)
+    axes[a], axes[b] = axes[b], axes[a]
+    return [tuple(axes)]
+
+
+@rule(aten.t, aten.t_, aten.numpy_T, aten.mT, aten.adjoint)
+def _flip_axes(scope: Scope) -> Sequence[Axes]:
+    axes = scope.axes("self")
+    if scope.call.packet in (aten.mT, aten.adjoint):
+        return [(*axes[:-2], axes[-1], axes[-2])]
+    return [tuple(reversed(axes))]
+
+
+@rule(aten.unsqueeze, aten.unsqueeze_)
+def _unsqueeze(scope: Scope) -> Sequence[Axes]:
+    axes = scope.axes("self")
+    axes.insert(scope.dim(scope.get("dim"), len(axes) + 1), None)
+    return [tuple(axes)]
+
+
+@rule(aten.squeeze, aten.squeeze_)
+def _squeeze(scope: Scope) -> Sequence[Axes]:
+    axes, shape, dims = scope.axes("self"), scope.shape("self"), scope.get("dim")
+    if dims is None:
+        dims = range(len(shape))
+    dropped = {scope.dim(d, len(axes)) for d in (dims if not isinstance(dims, int) else [dims])}
+    dropped = {d for d in dropped if shape[d] == 1}
+    for axis in dropped:
+        scope.fix(axes[axis], "squeezed away")
+    return [tuple(labels for axis, labels in enumerate(axes) if axis not in dropped)]
+
+
+@rule(aten.expand)
+def _expand(scope: Scope) -> Sequence[Axes]:
+    """Copies of one position are all alike: any of them can be left out."""
+    return [_spread(scope, scope.out_shape())]
+
+
+def _spread(scope: Scope, after: Sequence[int]) -> Axes:
+    axes, before = scope.axes("self"), scope.shape("self")
+    result: list[Axis] = []
+    for axis, size in enumerate(after):
+        own = axis - len(after) + len(before)
+        if own >= 0 and before[own] == size:
+            result.append(axes[own])
+            continue
+        if own >= 0:
+            scope.fix(axes[own], "one position is spread over many")
+        result.append(None if isinstance(size, BatchInt) else scope.fresh(size))
+    return tuple(result)
+
+
+@rule(aten.repeat, aten.tile)
+def _repeat(scope: Scope) -> Sequence[Axes]:
+    axes, before, after = scope.axes("self"), scope.shape("self"), scope.out_shape()
+    shift = len(after) - len(before)
+    result: list[Axis] = []
+    for axis, size in enumerate(after):
+        own = axis - shift
+        labels = axes[own] if own >= 0 else None
+        if own >= 0 and before[own] == size:
+            result.append(labels)
+        elif own < 0 or before[own] == 1:
+            scope.fix(labels, "one position is spread over many")
+            result.append(None if isinstance(size, BatchInt) else scope.fresh(size))
+        else:
+            result.append(None if labels is None else np.tile(labels, int(size) // len(labels)))
+    return [tuple(result)]
+
+
+@rule(aten.repeat_interleave)
+def _repeat_interleave(scope: Scope) -> Sequence[Axes]:
+    axes, repeats, dim = scope.axes("self"), scope.get("repeats"), scope.get("dim")
+    if dim is None or not isinstance(repeats, int):
+        return _untouched(scope)
+    dim = scope.dim(dim, len(axes))
+    labels = axes[dim]
+    axes[dim] = None if labels is None else np.repeat(labels, int(repeats))
+    return [tuple(axes)]
+
+
+def _untouched(scope: Scope) -> Sequence[Axes]:
+    """Give up on this call: all it touches is fixed."""
+    for _, value in scope.call.tensors():
+        for axis in scope.analysis.axes[value]:
+            scope.fix(axis, "moved in a way that is not followed")
+    values = scope.analysis.program.values
+    return [(None,) * len(values[v].shape) if v is not None else () for v in scope.call.outputs]
+
+
+@rule(aten.cat, aten.concat, aten.concatenate)
+def _cat(scope: Scope) -> Sequence[Axes]:
+    """Along the joined axis labels follow each other; along the others the parts must agree."""
+    parts = [i for i in range(len(scope.get("tensors"))) if scope.shape("tensors", i) != (0,)]
+    rank = len(scope.out_shape())
+    dim = scope.dim(scope.get("dim", 0), rank)
+    result: list[Axis] = list(scope.axes("tensors", parts[0]))
+    for i in parts[1:]:
+        for axis, labels in enumerate(scope.axes("tensors", i)):
+            if axis != dim:
+                result[axis] = scope.tie(result[axis], labels, "parts side by side")
+    joined = [(scope.axes("tensors", i)[dim], int(scope.shape("tensors", i)[dim])) for i in parts]
+    if all(labels is None for labels, _ in joined):
+        result[dim] = None
+    else:
+        result[dim] = np.concatenate([np.zeros(n, dtype=np.int64) if a is None else a for a, n in joined])
+    return [tuple(result)]
+
+
+@rule(aten.stack)
+def _stack(scope: Scope) -> Sequence[Axes]:
+    result = list(scope.axes("tensors", 0))
+    for i in range(1, len(scope.get("tensors"))):
+        for axis, labels in enumerate(scope.axes("tensors", i)):
+            result[axis] = scope.tie(result[axis], labels, "parts on top of each other")
+    result.insert(scope.dim(scope.get("dim", 0), len(result) + 1), None)
+    return [tuple(result)]
+
+
+@rule(aten.slice, aten.narrow)
+def _slice(scope: Scope) -> Sequence[Axes]:
+    axes, shape = scope.axes("self"), scope.shape("self")
+    dim = scope.dim(scope.get("dim", 0), len(axes))
+    labels = axes[dim]
+    if labels is not None:
+        axes[dim] = labels[slice_range(scope.call.args, int(shape[dim]))]
+    return [tuple(axes)]
+
+
+def slice_range(args: dict[str, object], size: int) -> slice:
+    """The Python slice that a slice or narrow call takes along its axis."""
+    if "length" in args:
+        start = int(args["start"]) % size  # type: ignore[call-overload]
+        return slice(start, start + int(args["length"]))  # type: ignore[call-overload]
+    start, end, step = (args.get(name) for name in ("start", "end", "step"))
+    return slice(*slice(start, end, step).indices(size))
+
+
+@rule(aten.split, aten.split_with_sizes, aten.chunk, aten.tensor_split, aten.unsafe_split, aten.unsafe_chunk)
+def _split_call(scope: Scope) -> Sequence[Axes]:
+    axes = scope.axes("self")
+    dim = scope.dim(scope.get("dim", 0), len(axes))
+    labels = axes[dim]
+    result, start = [], 0
+    for index in range(len(scope.call.outputs)):
+        size = int(scope.out_shape(index)[dim])
+        part = list(axes)
+        part[dim] = None if labels is None else labels[start : start + size]
+        start += size
+        result.append(tuple(part))
+    return result
+
+
+@rule(aten.unbind)
+def _unbind(scope: Scope) -> Sequence[Axes]:
+    axes = scope.axes("self")
+    dim = scope.dim(scope.get("dim", 0), len(axes))
+    scope.fix(axes[dim], "taken apart position by position")
+    return [tuple(axes[:dim] + axes[dim + 1 :]) for _ in scope.call.outputs]
+
+
+@rule(aten.select)
+def _select(scope: Scope) -> Sequence[Axes]:
+    axes = scope.axes("self")
+    dim = scope.dim(scope.get("dim"), len(axes))
+    labels = axes[dim]
+    if labels is not None:
+        index = int(scope.get("index"))
+        scope.fix(labels[[index]], "selected by its position")
+    return [tuple(axes[:dim] + axes[dim + 1 :])]
+
+
+@rule(aten.index_select)
+def _index_select(scope: Scope) -> Sequence[Axes]:
+    axes = scope.axes("self")
+    dim = scope.dim(scope.get("dim"), len(axes))
+    return [_picked(scope, axes, dim, scope.known("index"), "index")]
+
+
+def _picked(scope: Scope, axes: list[Axis], dim: int, index: torch.Tensor | None, name: str, position: int | None = None) -> Axes:
+    labels = axes[dim]
+    for axis in scope.axes(name, position):
+        scope.fix(axis, "an index")
+    if labels is None:
+        return tuple(axes)
+    if index is None or index.ndim != 1 or index.dtype == torch.bool:
+        scope.fix(labels, "picked by an index that is not known")
+        axes[dim] = None
+        return tuple(axes)
+    coordinates = index.numpy().astype(np.int64) % len(labels)
+    axes[dim] = labels[coordinates]
+    scope.moved(dim, dim, coordinates)
+    return tuple(axes)
+
+
+@rule(aten.index)
+def _index(scope: Scope) -> Sequence[Axes]:
+    """One known list of positions follows; any other indexing fixes the axes it indexes."""
+    axes, indices = scope.axes("self"), scope.get("indices")
+    given = [i for i, index in enumerate(indices) if isinstance(index, Ref)]
+    if len(given) == 1 and len(scope.shape("indices", given[0])) == 1:
+        known = scope.known("indices", given[0])
+        dtype = scope.analysis.program.values[scope.id("indices", given[0])].dtype
+        if dtype not in (torch.bool, torch.uint8):
+            return [_picked(scope, axes, given[0], known, "indices", given[0])]
+    widths = 0
+    for i in given:
+        shape = scope.shape("indices", i)
+        dtype = scope.analysis.program.values[scope.id("indices", i)].dtype
+        if dtype in (torch.bool, torch.uint8):
+            return _untouched(scope)
+        widths = max(widths, len(shape))
+        scope.fix(axes[i], "picked by an index")
+        for axis in scope.axes("indices", i):
+            scope.fix(axis, "an index")
+    together = given == list(range(given[0], given[-1] + 1))
+    rest: list[Axis] = [labels for i, labels in enumerate(axes) if i not in given]
+    at = given[0] if together else 0
+    return [tuple(rest[:at] + [None] * widths + rest[at:])]
+
+
+@rule(aten.unfold)
+def _unfold(scope: Scope) -> Sequence[Axes]:
+    """Sliding windows along one axis; the others pass."""
+    axes = scope.axes("self")
+    dim = scope.dim(scope.get("dimension"), len(axes))
+    scope.fix(axes[dim], "windows slide along it")
+    axes[dim] = None
+    return [(*axes, None)]
+
+
+@rule(aten.roll, aten.flip, aten.channel_shuffle, aten.rot90)
+def _rearranged(scope: Scope) -> Sequence[Axes]:
+    return by_axis(scope) or by_index(scope)
+
+
+def by_axis(scope: Scope) -> Sequence[Axes] | None:
+    """Rearrangements that act on each axis alone, run on one axis at a time (the others have size 1)."""
+    if scope.call.packet is aten.rot90:
+        return None
+    axes, shape = scope.axes("self"), scope.shape("self")
+    if scope.call.packet is aten.roll and not scope.get("dims"):
+        return None
+    for axis, labels in enumerate(axes):
+        if labels is None or (scope.call.packet is aten.channel_shuffle and axis != 1):
+            continue
+        probe = torch.arange(int(shape[axis])).reshape([-1 if a == axis else 1 for a in range(len(shape))])
+        coordinates = _run(scope, probe).reshape(-1).numpy()
+        axes[axis] = labels[coordinates]
+        scope.moved(axis, axis, coordinates)
+    return [tuple(axes)]
+
+
+def _run(scope: Scope, probe: torch.Tensor) -> torch.Tensor:
+    args = {name: probe if isinstance(arg, Ref) else arg for name, arg in scope.call.args.items()}
+    result: torch.Tensor = scope.call.op(**args)
+    return result
+
+
+def by_index(scope: Scope) -> Sequence[Axes]:
+    """Any movement of one tensor: run it on index numbers and see which old axis each new axis depends on."""
+    axes, before = scope.axes("self"), [int(s) for s in scope.shape("self")]
+    after = scope.out_shape()
+    moved = _run(scope, torch.arange(math.prod(before)).reshape(before)).numpy()
+    result: list[Axis] = [None] * len(after)
+    for source, labels in enumerate(axes):
+        if labels is None:
+            continue
+        coordinate = (moved // math.prod(before[source + 1 :])) % before[source]
+        depends = [a for a in range(moved.ndim) if moved.shape[a] > 1 and np.ptp(coordinate, axis=a).any()]
+        if not depends:
+            scope.fix(labels[np.unique(coordinate)], "selected by its position")
+            continue
+        flat = labels[coordinate]
+        if len(depends) == 1:
+            carrier = depends[0]
+            along = np.moveaxis(flat, carrier, 0).reshape(flat.shape[carrier], -1)[:, 0]
+        else:
+            position = {a: np.broadcast_to(_index_of(flat.shape, a), flat.shape).ravel() for a in depends}
+            options = {a: scope.analysis.space.units(flat.ravel(), position[a]) for a in depends}
+            carrier = scope.choose({a: n for a, n in options.items() if not isinstance(after[a], BatchInt)} or options)
+            along = scope.tie_rows(flat.ravel(), position[carrier], flat.shape[carrier], "unfolded into several axes")
+            scope.watch(along)
+        if result[carrier] is None:
+            result[carrier] = along
+        elif scope.units(along) > scope.units(result[carrier]):
+            scope.fix(result[carrier], "folded together with a finer axis")
+            result[carrier] = along
+        else:
+            scope.fix(along, "folded together with a finer axis")
+    return [tuple(result)]
+
+
+def _index_of(shape: Sequence[int], axis: int) -> Labels:
+    return np.arange(shape[axis], dtype=np.int64).reshape([-1 if a == axis else 1 for a in range(len(shape))])

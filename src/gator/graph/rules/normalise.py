@@ -1,0 +1,67 @@
+"""Normalisation layers: per-channel ones only tie; those over channels also read along them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+import torch
+
+from gator.graph.labels import Axes
+from gator.graph.rules.table import Scope, rule
+
+aten = torch.ops.aten
+
+
+@rule(aten.batch_norm, aten.instance_norm)
+def _per_channel(scope: Scope) -> Sequence[Axes]:
+    axes = scope.axes("input")
+    channel = 1 if len(axes) > 1 else 0
+    for name in ("weight", "bias", "running_mean", "running_var"):
+        if scope.has(name):
+            axes[channel] = scope.tie(axes[channel], scope.axes(name)[0], "one number a channel")
+    return [tuple(axes)]
+
+
+@rule(aten.layer_norm, aten.rms_norm)
+def _over_axes(scope: Scope) -> Sequence[Axes]:
+    """Normalised over the last axes, each with its own scale and shift."""
+    axes = scope.axes("input")
+    count = len(scope.get("normalized_shape"))
+    start = len(axes) - count
+    for name in ("weight", "bias"):
+        if scope.has(name):
+            for offset, labels in enumerate(scope.axes(name)):
+                axes[start + offset] = scope.tie(axes[start + offset], labels, "one number a channel")
+    kind = "layer_norm" if scope.call.packet is aten.layer_norm else "rms_norm"
+    for axis in range(start, len(axes)):
+        scope.read("input", axis, kind)
+    return [tuple(axes)]
+
+
+@rule(aten.group_norm)
+def _group_norm(scope: Scope) -> Sequence[Axes]:
+    """Same position in every group, or whole groups: whichever leaves more units."""
+    axes, shape, groups = scope.axes("input"), scope.shape("input"), scope.get("num_groups")
+    for name in ("weight", "bias"):
+        if scope.has(name):
+            axes[1] = scope.tie(axes[1], scope.axes(name)[0], "one number a channel")
+    labels = axes[1]
+    for axis in axes[2:]:
+        scope.fix(axis, "space that is normalised over")
+    if labels is None:
+        return [tuple(axes)]
+    per_group = int(shape[1]) // groups
+    rows = np.arange(int(shape[1]), dtype=np.int64)
+    space = scope.analysis.space
+    options = {"groups": space.units(labels, rows // per_group), "positions": space.units(labels, rows % per_group)}
+    if per_group == 1:
+        options.pop("positions")
+    if groups == 1:
+        options.pop("groups", None)
+    if scope.choose(options) == "groups":
+        scope.watch(scope.tie_rows(labels, rows // per_group, groups, "whole groups of a group norm"))
+    else:
+        scope.watch(scope.tie_rows(labels, rows % per_group, per_group, "same position in every group"))
+        scope.read("input", 1, "group_norm")
+    return [tuple(axes)]

@@ -1,0 +1,138 @@
+"""The table of rules and what a rule sees of the call it is asked about.
+
+A rule takes a Scope and returns the axes of every output. It ties what must live or die together, fixes what cannot
+be pruned, and says which axes the call reads *along* (sums, averages, normalises over), because there a dead channel
+would leak into the living ones.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import torch
+
+from gator.graph.labels import Axes, Axis, Labels
+from gator.graph.program import Call, Ref
+
+if TYPE_CHECKING:
+    from gator.graph.analysis import Analysis
+
+Rule = Callable[["Scope"], Sequence[Axes]]
+_RULES: dict[Any, Rule] = {}
+
+
+def rule(*packets: Any) -> Callable[[Rule], Rule]:
+    """Register a rule for operators (all overloads). Registering one twice is a mistake."""
+
+    def register(function: Rule) -> Rule:
+        for packet in packets:
+            if packet in _RULES:
+                raise ValueError(f"{packet} has a rule already")
+            _RULES[packet] = function
+        return function
+
+    return register
+
+
+def find(op: torch._ops.OpOverload) -> Rule | None:
+    """The rule of an operator: its own, or the pointwise one if torch marks it so."""
+    found = _RULES.get(op.overloadpacket)
+    if found is None and torch.Tag.pointwise in op.tags:
+        return _RULES[torch.Tag.pointwise]
+    return found
+
+
+class Scope:
+    """One call, with the labels of its arguments."""
+
+    def __init__(self, analysis: Analysis, call: Call) -> None:
+        self.analysis = analysis
+        self.call = call
+
+    def has(self, name: str) -> bool:
+        return isinstance(self.call.args.get(name), Ref)
+
+    def get(self, name: str, default: Any = None) -> Any:
+        return self.call.args.get(name, default)
+
+    def id(self, name: str, position: int | None = None) -> int:
+        arg = self.call.args[name]
+        ref = arg if position is None else arg[position]
+        identifier: int = ref.id
+        return identifier
+
+    def axes(self, name: str, position: int | None = None) -> list[Axis]:
+        return list(self.analysis.axes[self.id(name, position)])
+
+    def shape(self, name: str, position: int | None = None) -> tuple[int, ...]:
+        return self.analysis.program.values[self.id(name, position)].shape
+
+    def out_shape(self, index: int = 0) -> tuple[int, ...]:
+        identifier = self.call.outputs[index]
+        assert identifier is not None
+        return self.analysis.program.values[identifier].shape
+
+    def dim(self, value: int, rank: int) -> int:
+        return value % rank if rank else 0
+
+    def fresh(self, size: int) -> Labels:
+        return self.analysis.space.fresh(int(size))
+
+    def fix(self, axis: Axis, why: str) -> None:
+        if axis is not None:
+            self.analysis.space.fix(axis, self.analysis.position(self.call), why)
+
+    def tie(self, left: Axis, right: Axis, why: str) -> Axis:
+        """Tie two axes of one size position by position; all-fixed against labelled fixes the labelled."""
+        if left is None or right is None:
+            self.fix(left, why)
+            self.fix(right, why)
+            return None
+        self.analysis.space.tie(left, right, self.analysis.position(self.call), why)
+        return left
+
+    def tie_rows(self, labels: Labels, rows: Labels, count: int, why: str) -> Labels:
+        """Tie all labels with the same row number; returns one label a row."""
+        first = np.zeros(count, dtype=np.int64)
+        first[rows[::-1]] = np.arange(len(rows) - 1, -1, -1)
+        chosen = labels[first]
+        self.analysis.space.tie(labels, chosen[rows], self.analysis.position(self.call), why)
+        return chosen
+
+    def units(self, axis: Axis) -> int:
+        if axis is None:
+            return 0
+        roots = np.unique(self.analysis.space.roots(axis))
+        return int((roots != 0).sum())
+
+    def read(self, name: str, axis: int, kind: str, position: int | None = None) -> None:
+        """The call mixes positions along this axis of this argument."""
+        labels = self.axes(name, position)[axis]
+        if labels is not None:
+            self.analysis.add_read(self.call, (name, position), axis, kind)
+
+    def consumes(self, name: str, axis: int, position: int | None = None) -> None:
+        """This layer reads the edge through this axis of its weight (the paper's C_in)."""
+        self.analysis.add_port("consumer", self.call, self.id(name, position), axis)
+
+    def produces(self, name: str, axis: int, position: int | None = None) -> None:
+        """This layer writes the edge through this axis of its weight (the paper's C_out)."""
+        self.analysis.add_port("producer", self.call, self.id(name, position), axis)
+
+    def choose(self, options: dict[Any, int]) -> Any:
+        """The option that leaves most units free, unless an earlier pass showed that it comes to nothing."""
+        return self.analysis.choose(self.call, options)
+
+    def watch(self, labels: Axis) -> None:
+        """These labels are what the choice was about: if they end up fixed, the next pass chooses otherwise."""
+        self.analysis.watch(self.call, labels)
+
+    def known(self, name: str, position: int | None = None) -> torch.Tensor | None:
+        """The data of an integer constant or buffer, if that is what the argument is."""
+        return self.analysis.known(self.id(name, position))
+
+    def moved(self, source: int, axis: int, coordinates: Labels) -> None:
+        """Along output axis `axis` position i holds position coordinates[i] of axis `source` of the input."""
+        self.analysis.add_move(self.call, source, axis, coordinates)

@@ -1,0 +1,163 @@
+"""`trace`: from a model and example inputs to its hypergraph, the model left exactly as it was."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import torch
+from torch import nn
+
+from gator.errors import TraceError
+from gator.graph.analysis import Analysis, analyse
+from gator.graph.bake import baked
+from gator.graph.explain import Explainer
+from gator.graph.hypergraph import Analysed, Edge, Hypergraph, group
+from gator.graph.inputs import Inputs, describe
+from gator.graph.macs import macs
+from gator.graph.record import record
+from gator.graph.rules import find
+
+
+def trace(
+    model: nn.Module,
+    example_inputs: Any,
+    *,
+    fixed: Sequence[str] = (),
+    heads: str | Mapping[str, str] = "whole",
+) -> Hypergraph:
+    """Which channels of `model` depend on each other.
+
+    `example_inputs` is a tensor, a tuple of positional or a dict of keyword arguments; only shapes and types matter.
+    `fixed` names layers or parameters to leave alone. `heads` says whether attention loses whole heads or the
+    dimensions inside them, for all of them or by the name of the layer that writes them.
+    """
+    if not isinstance(model, nn.Module):
+        raise TraceError(f"model is a {type(model).__name__}; expected a torch.nn.Module")
+    _check_heads(heads)
+    return trace_inputs(model, describe(example_inputs), fixed=tuple(fixed), heads=heads if isinstance(heads, str) else dict(heads))
+
+
+def trace_inputs(model: nn.Module, inputs: Inputs, *, fixed: tuple[str, ...], heads: str | dict[str, str]) -> Hypergraph:
+    """As `trace`, from inputs that are already described."""
+    plain = baked(model)
+    _check_names(plain, fixed, heads)
+    programs = [record(plain, inputs, lambda op: find(op) is not None, training=training) for training in (True, False)]
+    integers = {name: buffer for name, buffer in plain.named_buffers() if not buffer.dtype.is_floating_point}
+    analysis = analyse(programs, integers, fixed=fixed, heads=heads)
+    return _assemble(plain, inputs, analysis, fixed, heads)
+
+
+def _check_heads(heads: str | Mapping[str, str]) -> None:
+    for mode in [heads] if isinstance(heads, str) else heads.values():
+        if mode not in ("whole", "dims"):
+            raise TraceError(f'heads={mode!r}; expected "whole", "dims" or a dict of layer names to one of them')
+
+
+def _check_names(model: nn.Module, fixed: Sequence[str], heads: str | Mapping[str, str]) -> None:
+    modules = {name for name, _ in model.named_modules()}
+    known = modules | {name for name, _ in model.named_parameters()} | {name for name, _ in model.named_buffers()}
+    asked = [("fixed", name, known) for name in fixed]
+    asked += [("heads", name, modules) for name in ([] if isinstance(heads, str) else heads)]
+    for argument, name, names in asked:
+        if name not in names:
+            close = difflib.get_close_matches(name, names, n=3)
+            hint = f"did you mean {' or '.join(close)}?" if close else "see model.named_modules()"
+            raise TraceError(f"{argument}= names {name!r}, which the model does not have; {hint}")
+
+
+def _assemble(
+    model: nn.Module, inputs: Inputs, analysis: Analysis, fixed: tuple[str, ...], heads: str | dict[str, str]
+) -> Hypergraph:
+    roots = analysis.space.table()
+    sizes = {name: parameter.numel() for name, parameter in model.named_parameters()}
+    evaluated = analysis.results[1].program
+    batch, recorded = (inputs.batch, evaluated.batch) if evaluated.batch and inputs.batch else (1, 1)
+    counted = []
+    for call in evaluated.calls:
+        cost = macs(call, lambda v: evaluated.values[v].shape)
+        if cost:
+            counted.append((call, cost * batch // recorded))
+    grouped = group(roots, analysis.attributes, analysis.producers, analysis.consumers)
+    edge_of = {root: (index, unit) for index, item in enumerate(grouped) for unit, root in enumerate(item[1])}
+    of_call = _edges_of_calls(analysis, roots, edge_of, counted)
+    edges = []
+    for index, (name, classes, producers, consumers, members) in enumerate(grouped):
+        touched = {m.parameter for m in members}
+        cost = sum(c for call, c in counted if index in of_call[call.index])
+        edges.append(
+            Edge(name, len(classes), producers, consumers, members, sum(sizes.get(p, 0) for p in touched), cost)
+        )
+    on_axis = {m.parameter for edge in edges for m in edge.members}
+    return Hypergraph(
+        edges=tuple(edges),
+        inputs=inputs,
+        unsupported=tuple(analysis.unsupported),
+        parameters=sum(sizes.values()),
+        prunable_parameters=sum(size for name, size in sizes.items() if name in on_axis),
+        macs=sum(cost for _, cost in counted),
+        fixed=fixed,
+        heads=heads,
+        analysed=Analysed(
+            programs=tuple(analysis.results),
+            roots=roots,
+            attributes=analysis.attributes,
+            edge_of=edge_of,
+            explainer=Explainer(analysis.space.ties, analysis.calls, roots, analysis.attributes),
+        ),
+    )
+
+
+def _edges_of_calls(
+    analysis: Analysis, roots: np.ndarray[Any, Any], edge_of: dict[int, tuple[int, int]], counted: list[tuple[Any, int]]
+) -> dict[int, set[int]]:
+    axes = analysis.results[1].axes
+    lookup = np.full(len(roots), -1)
+    for root, (index, _) in edge_of.items():
+        lookup[root] = index
+    result: dict[int, set[int]] = {}
+    for call, _ in counted:
+        values = [v for _, v in call.tensors()] + [v for v in call.outputs if v is not None]
+        found: set[int] = set()
+        for value in values:
+            for labels in axes[value]:
+                if labels is not None:
+                    found.update(np.unique(lookup[roots[labels]]).tolist())
+        result[call.index] = found - {-1}
+    return result
+
+
+def retraced(graph: Hypergraph, model: nn.Module) -> Hypergraph:
+    """The graph with what surgery needs: itself, or traced again if it came from JSON; an error if the model differs."""
+    if graph.analysed is not None:
+        return graph
+    again = trace_inputs(model, graph.inputs, fixed=graph.fixed, heads=graph.heads)
+    check_same(graph.edges, again.edges, TraceError)
+    return again
+
+
+def check_same(expected: Sequence[Edge], found: Sequence[Edge], error: type[Exception]) -> None:
+    """Raise, naming the first edge in which two networks differ."""
+    for one, other in zip(expected, found, strict=False):
+        if one.name != other.name or one.width != other.width:
+            raise error(
+                f"another architecture: expected edge {one.name!r} of width {one.width}, "
+                f"found {other.name!r} of width {other.width}"
+            )
+    if len(expected) != len(found):
+        longer = expected if len(expected) > len(found) else found
+        what = "is missing from this model" if longer is expected else "is new in this model"
+        raise error(
+            f"another architecture: expected {len(expected)} edges, found {len(found)}; "
+            f"edge {longer[min(len(expected), len(found))].name!r} {what}"
+        )
+
+
+def named_tensors(model: nn.Module) -> dict[str, torch.Tensor]:
+    """Every parameter and buffer by every name it has (tied ones have several)."""
+    return {
+        **dict(model.named_parameters(remove_duplicate=False)),
+        **dict(model.named_buffers(remove_duplicate=False)),
+    }

@@ -1,0 +1,1 @@
+"""From kept channels to a smaller network."""

@@ -1,0 +1,106 @@
+"""`cut`: a new, physically smaller network that computes what the masked one computes, checked before it is returned."""
+
+from __future__ import annotations
+
+import copy
+import warnings
+from typing import Any
+
+from torch import nn
+
+from gator.errors import CutError
+from gator.graph.bake import bake_
+from gator.graph.hypergraph import Hypergraph
+from gator.graph.trace import retraced
+from gator.surgery.emit import Emitter
+from gator.surgery.fold import Folder
+from gator.surgery.masked import masked
+from gator.surgery.network import CutNetwork, Signature, assembled
+from gator.surgery.plan import Kept, Plan
+from gator.surgery.slice import canonical_names, slice_
+from gator.surgery.verify import agree
+
+
+def cut(
+    model: nn.Module, graph: Hypergraph, kept: Kept, *, keep_class: bool | None = None, verify: bool = True
+) -> nn.Module:
+    """A smaller copy of `model` with only the kept channels; `model` is untouched.
+
+    The copy is of the user's own class if that verifies, else an fx.GraphModule over the same layers with the same
+    state_dict names. `keep_class=True` insists on the class, `False` on the graph. `verify=False` skips the check.
+    """
+    plan = Plan(retraced(graph, model), kept)
+    sliced = sliced_copy(model, plan)
+    reason = "keep_class=False"
+    if keep_class is not False:
+        reason = class_problem(model, sliced, plan)
+        if not reason:
+            return sliced
+        if keep_class:
+            raise CutError(
+                f"the class {type(model).__name__} cannot hold this cut: {reason}\n"
+                "  Leave keep_class at None to get an fx.GraphModule over the same layers."
+            )
+    network = as_network(model, sliced, plan)
+    if verify:
+        equal, seen = agree(model, network, plan.graph.inputs, lambda m: masked(m, plan.graph, plan.masks))
+        if not equal:
+            raise CutError(
+                f"the cut network differs from the masked one by {seen:.2e} (relative); nothing is returned\n"
+                "  This is a bug in gator: please report it with the model. Fixing the layers involved with "
+                "trace(..., fixed=[...]) works around it."
+            )
+    return network
+
+
+def sliced_copy(model: nn.Module, plan: Plan) -> nn.Module:
+    """A deep copy with plain weights, sliced; gradients are not taken along."""
+    copied = bake_(copy.deepcopy(model))
+    for parameter in copied.parameters():
+        parameter.grad = None
+    slice_(copied, plan)
+    return copied
+
+
+def class_problem(model: nn.Module, sliced: nn.Module, plan: Plan) -> str:
+    """Why the sliced copy of the user's class does not compute what the masked model computes; empty if it does."""
+    if plan.emptied:
+        return f"edge {plan.emptied[0]!r} keeps no channel"
+    if plan.whole:
+        return ""
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            equal, seen = agree(model, sliced, plan.graph.inputs, lambda m: masked(m, plan.graph, plan.masks))
+    except CutError:
+        raise
+    except Exception as error:  # whatever the user's code raises on sizes it did not expect
+        return f"{type(error).__name__}: {error}"
+    return "" if equal else f"its output differs from the masked network's by {seen:.2e} (relative)"
+
+
+def as_network(model: nn.Module, sliced: nn.Module, plan: Plan) -> CutNetwork:
+    """The fx form of the cut, over the layers of `sliced`."""
+    folder = Folder()
+    names = canonical_names(sliced)
+    emitters = [Emitter(plan, index, sliced, names, folder, masked=False) for index in (0, 1)]
+    train_graph, eval_graph = (emitter.emit() for emitter in emitters)
+    objects: dict[str, Any] = {**emitters[0].objects, **emitters[1].objects}
+    structures = tuple(labelled.program.outputs[1] for labelled in plan.analysed.programs)
+    signature = Signature(model.forward, plan.graph.inputs)
+    network = assembled(
+        objects, eval_graph, train_graph, signature, (structures[0], structures[1]), f"Cut{type(model).__name__}"
+    )
+    network.train(model.training)
+    for name, module in network.named_modules():
+        if name and _exists(sliced, name):
+            module.training = sliced.get_submodule(name).training
+    return network
+
+
+def _exists(model: nn.Module, name: str) -> bool:
+    try:
+        model.get_submodule(name)
+    except AttributeError:
+        return False
+    return True

@@ -1,0 +1,131 @@
+"""Constants that a closed branch leaves behind, computed once at the cut.
+
+A block without inside still adds c = beta - gamma * mean / sqrt(var + eps): that number a channel stays, as a parameter
+that goes on learning. Train and eval graphs share it.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import nn
+
+from gator.graph.program import Call, Ref, map_refs
+
+if TYPE_CHECKING:
+    from gator.surgery.emit import Emitter
+
+aten = torch.ops.aten
+
+
+class Folder:
+    """Evaluates folded values on the sliced model and hands out one parameter for each distinct result."""
+
+    def __init__(self) -> None:
+        self._values: dict[tuple[int, int], torch.Tensor] = {}
+        self._made: list[tuple[str, tuple[int, ...], torch.Tensor]] = []
+
+    def constant(self, emitter: Emitter, value: int) -> tuple[str, torch.Tensor, bool]:
+        """(name, tensor, whether it must be expanded where it is used)."""
+        full = self._value(emitter, value)
+        small = _compressed(full)
+        origin = tuple(sorted(emitter.plan.emptied))
+        for name, key, tensor in self._made:
+            if key == origin and tensor.shape == small.shape and torch.equal(tensor, small):
+                return name, tensor, not _only_broadcast(emitter, value)
+        call = _maker(emitter, value)
+        base = "folded_" + (call.module.replace(".", "_") or call.packet.__name__)
+        taken = {name for name, _, _ in self._made}
+        name = base if base not in taken else f"{base}_{sum(t.startswith(base) for t in taken) + 1}"
+        parameter = nn.Parameter(small) if small.dtype.is_floating_point else small
+        self._made.append((name, origin, parameter))
+        return name, parameter, not _only_broadcast(emitter, value)
+
+    def _value(self, emitter: Emitter, value: int) -> torch.Tensor:
+        key = (emitter.index, value)
+        if key not in self._values:
+            found = emitter.program.values[value]
+            if found.origin == "call":
+                self._evaluate(emitter, _maker(emitter, value))
+            elif found.origin == "attribute":
+                owner, _, attribute = found.name.rpartition(".")
+                self._values[key] = getattr(emitter.model.get_submodule(owner), attribute).detach()
+            else:
+                from gator.surgery.slice import narrowed
+
+                axes = [emitter.alive(value, axis) for axis in range(len(found.shape))]
+                self._values[key] = narrowed(emitter.program.constants[found.name], axes)
+        return self._values[key]
+
+    def _evaluate(self, emitter: Emitter, call: Call) -> None:
+        with torch.no_grad():
+            if call.index in emitter.fate.emptied_sum:
+                results: Any = self._bias(emitter, call)
+            else:
+                results = self._run(emitter, call)
+        if isinstance(results, torch.Tensor):
+            results = [results]
+        for value, result in zip(call.outputs, results, strict=True):
+            if value is not None:
+                self._values[emitter.index, value] = result
+
+    def _run(self, emitter: Emitter, call: Call) -> Any:
+        from gator.surgery.rewrite import static_arguments
+
+        empty = emitter.fate.empty
+        args = {
+            name: [x for x in arg if not (isinstance(x, Ref) and x.id in empty)] if isinstance(arg, list) else arg
+            for name, arg in static_arguments(emitter, call).items()
+        }
+        args = {name: map_refs(arg, lambda ref: self._value(emitter, ref.id)) for name, arg in args.items()}
+        for name in ("train", "training", "use_input_stats"):
+            if name in args:
+                args[name] = False  # constants have no batch to take statistics from, and nothing to drop
+        if call.mutates is not None:
+            args["self"] = args["self"].clone()
+        return call.op(**args)
+
+    def _bias(self, emitter: Emitter, call: Call) -> torch.Tensor:
+        """What a sum over nothing gives: zeros, plus the bias."""
+        output = call.outputs[0]
+        assert output is not None
+        shape = [int(size) for size in emitter.shape(output)]
+        bias = call.args.get("bias", call.args.get("self") if call.packet in (aten.addmm, aten.baddbmm) else None)
+        if not isinstance(bias, Ref):
+            weight = next((v for _, v in call.tensors() if emitter.program.values[v].origin == "attribute"), None)
+            like = self._value(emitter, weight) if weight is not None else next(emitter.model.parameters())
+            return torch.zeros(shape, dtype=like.dtype, device=like.device)
+        tensor = self._value(emitter, bias.id)
+        if call.packet not in (aten.linear, aten.bilinear, aten.addmm, aten.baddbmm):
+            rank = len(emitter.program.values[call.args["weight"].id].shape) - 2
+            tensor = tensor.reshape(-1, *[1] * rank)
+        return tensor.expand(shape).clone()
+
+
+def _maker(emitter: Emitter, value: int) -> Call:
+    return next(call for call in emitter.program.calls if value in call.outputs)
+
+
+def _compressed(tensor: torch.Tensor) -> torch.Tensor:
+    """One position of every axis along which nothing varies."""
+    for axis in range(tensor.ndim):
+        first = tensor.narrow(axis, 0, 1)
+        if tensor.shape[axis] > 1 and torch.equal(first.expand_as(tensor), tensor):
+            tensor = first
+    return tensor.clone()
+
+
+def _only_broadcast(emitter: Emitter, value: int) -> bool:
+    """Whether every living reader is element-wise and has another argument of the full shape."""
+    for call in emitter.program.calls:
+        values = [v for _, v in call.tensors()]
+        if call.index not in emitter.fate.live or value not in values:
+            continue
+        if torch.Tag.pointwise not in call.op.tags:
+            return False
+        assert call.outputs[0] is not None
+        full = emitter.shape(call.outputs[0])
+        if not any(v not in emitter.fate.folded and emitter.shape(v) == full for v in values):
+            return False
+    return all(not (isinstance(leaf, Ref) and leaf.id == value) for leaf in emitter.program.outputs[0])

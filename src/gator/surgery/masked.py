@@ -1,0 +1,62 @@
+"""`masked`: the model computes as if the removed channels were gone, all weights still there."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+from torch import fx, nn
+
+from gator.errors import GatorError
+from gator.graph.hypergraph import Hypergraph
+from gator.graph.trace import retraced
+from gator.surgery.emit import Emitter
+from gator.surgery.network import Signature, unflattened
+from gator.surgery.plan import Kept, Plan
+from gator.surgery.slice import canonical_names
+
+
+class MaskedForward:
+    """Stands in for a model's forward; builds the graph of a mode the first time it is run in it."""
+
+    def __init__(self, model: nn.Module, plan: Plan) -> None:
+        self._model = model
+        self._plan = plan
+        self._signature = Signature(model.forward, plan.graph.inputs)
+        self._built: dict[bool, fx.GraphModule] = {}
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        training = self._model.training
+        if training not in self._built:
+            self._built[training] = self._build(0 if training else 1)
+        structure = self._plan.analysed.programs[0 if training else 1].program.outputs[1]
+        return unflattened(self._built[training](*self._signature.flatten(args, kwargs)), structure)
+
+    def _build(self, index: int) -> fx.GraphModule:
+        emitter = Emitter(self._plan, index, self._model, canonical_names(self._model), None, masked=True)
+        graph = emitter.emit()
+        return fx.GraphModule(emitter.objects, graph)
+
+
+@contextmanager
+def masked(model: nn.Module, graph: Hypergraph, kept: Kept) -> Iterator[nn.Module]:
+    """Inside the block `model` computes with the kept channels only; afterwards it is as it was."""
+    if "forward" in model.__dict__:
+        raise GatorError("the model's forward is replaced already: masked() cannot be nested on one model")
+    plan = Plan(retraced(graph, model), kept)
+    forward = MaskedForward(model, plan)
+    for index in (0, 1):
+        plan_check(plan, index)
+    try:
+        model.forward = forward  # type: ignore[method-assign]
+        yield model
+    finally:
+        del model.forward
+
+
+def plan_check(plan: Plan, index: int) -> None:
+    """Raise for kept channels that no network can have."""
+    from gator.surgery.fate import check_connected, decide
+
+    check_connected(plan, index, decide(plan, index))

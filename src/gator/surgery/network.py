@@ -1,0 +1,154 @@
+"""A network that runs from fx graphs: the form a cut takes when the user's own class cannot hold it."""
+
+from __future__ import annotations
+
+import copy
+import inspect
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import torch
+from torch import fx, nn
+from torch.fx.graph_module import _forward_from_src
+from torch.utils import _pytree as pytree
+
+from gator.errors import GatorError
+from gator.graph.inputs import Inputs, TensorSpec
+
+
+class Signature:
+    """How calls of the original forward map to the flat tensors a graph takes."""
+
+    def __init__(self, forward: Callable[..., Any], inputs: Inputs) -> None:
+        self._parameters = inspect.signature(forward)
+        count = len(inputs.leaves)
+        args, kwargs = pytree.tree_unflatten(list(range(count)), inputs.structure)
+        order, self._structure = pytree.tree_flatten(self._bound(args, kwargs))
+        self._tensors = [i for i, leaf in enumerate(inputs.leaves) if isinstance(leaf, TensorSpec)]
+        self._places = [order.index(i) for i in self._tensors]
+        self._names = [f"input {i}" for i in self._tensors]
+        self.simple = not kwargs and len(args) == len(self._tensors) and all(isinstance(a, int) for a in args)
+
+    def _bound(self, args: Any, kwargs: Any) -> dict[str, Any]:
+        return dict(self._parameters.bind(*args, **kwargs).arguments)
+
+    def flatten(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Any, ...]:
+        if self.simple and not kwargs and len(args) == len(self._tensors):
+            return args
+        leaves, structure = pytree.tree_flatten(self._bound(args, kwargs))
+        if structure != self._structure:
+            raise GatorError(
+                "this network was traced with other arguments than it is called with\n"
+                f"  traced: {self._structure}\n  called: {structure}\n"
+                "  Trace it with example_inputs of the form you call it with."
+            )
+        return tuple(leaves[i] for i in self._places)
+
+
+def compiled(graph: fx.Graph) -> Callable[..., Any]:
+    """The graph as a plain function of (module, *inputs)."""
+    code = graph.python_code("self")
+    function: Callable[..., Any] = _forward_from_src(code.src, code.globals, None)
+    return function
+
+
+def unflattened(leaves: tuple[Any, ...], structure: pytree.TreeSpec) -> Any:
+    return leaves[0] if structure.is_leaf() else pytree.tree_unflatten(list(leaves), structure)
+
+
+class CutNetwork(fx.GraphModule):
+    """Runs one graph in eval mode and, where that differs, another in train mode, over the same layers."""
+
+    def __init__(
+        self,
+        objects: Mapping[str, Any] | nn.Module,
+        graph: fx.Graph,
+        train_graph: fx.Graph | None,
+        signature: Signature,
+        structures: tuple[pytree.TreeSpec, pytree.TreeSpec],
+        class_name: str = "CutNetwork",
+    ) -> None:
+        self._frozen_call = (signature, structures)
+        super().__init__(objects, graph, class_name)  # type: ignore[arg-type]
+        if train_graph is not None:
+            for node in train_graph.nodes:
+                if node.op in ("get_attr", "call_module") and not _has(self, node.target):
+                    _place(self, node.target, _fetch(objects, node.target))
+        self.train_graph = train_graph
+        self._signature = signature
+        self._structures = structures
+        self.recompile()
+
+    def recompile(self) -> Any:
+        code = super().recompile()
+        kind = type(self)
+        evaluates = kind.forward
+        graph = self.__dict__.get("train_graph")
+        trains = compiled(graph) if graph is not None else evaluates
+
+        def forward(self: CutNetwork, *args: Any, **kwargs: Any) -> Any:
+            flat = self._signature.flatten(args, kwargs)
+            if self.training:
+                return unflattened(trains(self, *flat), self._structures[0])
+            return unflattened(evaluates(self, *flat), self._structures[1])
+
+        kind.forward = forward  # type: ignore[method-assign,assignment]
+        return code
+
+    def _deepcopy_init(self) -> Callable[..., None]:
+        def init(new: CutNetwork, holder: nn.Module, graph: fx.Graph) -> None:
+            state = holder.__dict__
+            train_graph, signature, structures = state["train_graph"], state["_signature"], state["_structures"]
+            CutNetwork.__init__(new, holder, graph, train_graph, signature, structures, self._graph_name())
+
+        return init
+
+    def _graph_name(self) -> str:
+        return type(self).__name__
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> CutNetwork:
+        new: CutNetwork = super().__deepcopy__(memo)
+        new.training = self.training
+        for name, module in self.named_modules():
+            new.get_submodule(name).training = module.training
+        return new
+
+
+def _has(module: nn.Module, target: str) -> bool:
+    try:
+        _fetch(module, target)
+    except (AttributeError, KeyError):
+        return False
+    return True
+
+
+def _fetch(objects: Mapping[str, Any] | nn.Module, target: str) -> Any:
+    if isinstance(objects, Mapping):
+        return objects[target]
+    owner, _, name = target.rpartition(".")
+    return getattr(objects.get_submodule(owner), name)
+
+
+def _place(module: nn.Module, target: str, value: Any) -> None:
+    *path, name = target.split(".")
+    for part in path:
+        if not hasattr(module, part):
+            module.add_module(part, nn.Module())
+        module = getattr(module, part)
+    if isinstance(value, torch.Tensor) and not isinstance(value, nn.Parameter):
+        module.register_buffer(name, value)
+    else:
+        setattr(module, name, value)
+
+
+def assembled(
+    objects: Mapping[str, Any],
+    eval_graph: fx.Graph,
+    train_graph: fx.Graph,
+    signature: Signature,
+    structures: tuple[pytree.TreeSpec, pytree.TreeSpec],
+    class_name: str,
+) -> CutNetwork:
+    """A network from both graphs; one graph serves for both modes when they are the same code."""
+    same = eval_graph.python_code("self").src == train_graph.python_code("self").src and structures[0] == structures[1]
+    return CutNetwork(dict(objects), eval_graph, None if same else copy.copy(train_graph), signature, structures, class_name)

@@ -1,0 +1,138 @@
+"""A plan: which positions of every axis of every value survive, given the kept channels.
+
+It is checked before any work: names, lengths and indices. An edge that is not named is kept whole.
+"""
+
+from __future__ import annotations
+
+import difflib
+import math
+from collections.abc import Mapping
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from gator.errors import KeptError
+from gator.graph.hypergraph import Analysed, Edge, Hypergraph
+from gator.graph.labels import Axis
+from gator.graph.macs import macs
+from gator.graph.program import BatchInt, Program
+
+Mask = NDArray[np.bool_]
+Kept = Mapping[str, Any]
+
+
+def masks_of(graph: Hypergraph, kept: Kept) -> dict[str, Mask]:
+    """A boolean mask for every edge, from indices or masks for some of them."""
+    names = {edge.name for edge in graph.edges}
+    for name in kept:
+        if name not in names:
+            close = difflib.get_close_matches(name, names, n=3)
+            hint = f"did you mean {' or '.join(close)}?" if close else "print(graph) lists the edges"
+            raise KeptError(f"kept names {name!r}, which is not an edge of this graph; {hint}")
+    return {edge.name: _mask(edge, kept[edge.name]) if edge.name in kept else np.ones(edge.width, bool) for edge in graph.edges}
+
+
+def _mask(edge: Edge, given: Any) -> Mask:
+    array = given.detach().cpu().numpy() if isinstance(given, torch.Tensor) else np.asarray(given)
+    if array.ndim != 1:
+        raise KeptError(f"kept[{edge.name!r}] has shape {array.shape}; expected one axis of indices or booleans")
+    if array.dtype == bool:
+        if len(array) != edge.width:
+            raise KeptError(f"kept[{edge.name!r}] has {len(array)} booleans; the edge has {edge.width} units")
+        return array.copy()
+    if array.size and not np.issubdtype(array.dtype, np.integer):
+        raise KeptError(f"kept[{edge.name!r}] holds {array.dtype}; expected integer indices or booleans")
+    array = array.astype(np.int64)
+    if array.size and (array.min() < 0 or array.max() >= edge.width):
+        wrong = array[(array < 0) | (array >= edge.width)][0]
+        raise KeptError(f"kept[{edge.name!r}] holds index {wrong}; the edge has units 0 to {edge.width - 1}")
+    if len(np.unique(array)) != len(array):
+        raise KeptError(f"kept[{edge.name!r}] names a unit twice")
+    mask = np.zeros(edge.width, bool)
+    mask[array] = True
+    return mask
+
+
+class Plan:
+    """The kept channels of one graph, spread over all axes of all values."""
+
+    def __init__(self, graph: Hypergraph, kept: Kept) -> None:
+        assert graph.analysed is not None
+        self.graph = graph
+        self.analysed: Analysed = graph.analysed
+        self.masks = masks_of(graph, kept)
+        self.emptied = tuple(name for name, mask in self.masks.items() if not mask.any())
+        alive = np.ones(len(self.analysed.roots), bool)
+        for root, (index, unit) in self.analysed.edge_of.items():
+            alive[root] = self.masks[graph.edges[index].name][unit]
+        self._alive = alive[self.analysed.roots]
+
+    @property
+    def whole(self) -> bool:
+        return all(mask.all() for mask in self.masks.values())
+
+    def alive(self, labels: Axis) -> Mask | None:
+        """The living positions of an axis, None if all live."""
+        if labels is None:
+            return None
+        mask: Mask = self._alive[labels]
+        return None if mask.all() else mask
+
+    def alive_attribute(self, name: str) -> list[Mask | None]:
+        return [self.alive(labels) for labels in self.analysed.attributes[name]]
+
+    @cached_property
+    def attributes(self) -> dict[str, list[Mask | None]]:
+        """Parameters and buffers that shrink, with the living positions of each axis."""
+        found = {name: self.alive_attribute(name) for name in self.analysed.attributes if ":" not in name}
+        return {name: axes for name, axes in found.items() if any(axis is not None for axis in axes)}
+
+    def shape(self, program: int, value: int) -> tuple[int, ...]:
+        """The shape a value has when only the living are left."""
+        labelled = self.analysed.programs[program]
+        sizes = []
+        for labels, size in zip(labelled.axes[value], labelled.program.values[value].shape, strict=True):
+            mask = self.alive(labels)
+            sizes.append(size if mask is None else resized(size, int(mask.sum()), labelled.program))
+        return tuple(sizes)
+
+    def edge_at(self, labels: Axis) -> str:
+        """The name of an emptied edge among these labels, for messages."""
+        assert labels is not None
+        for root in np.unique(self.analysed.roots[labels]).tolist():
+            if root in self.analysed.edge_of:
+                return self.graph.edges[self.analysed.edge_of[root][0]].name
+        return "?"
+
+    def macs(self) -> int:
+        """Multiply-adds of the cut network in eval mode, for the example inputs."""
+        labelled = self.analysed.programs[1]
+        batch, given = labelled.program.batch, self.graph.inputs.batch
+        total = 0
+        for call in labelled.program.calls:
+            cost = macs(call, lambda v: self.shape(1, v))
+            total += cost
+        return total * given // batch if batch and given else total
+
+    def parameters(self, model: torch.nn.Module) -> int:
+        """Parameters of the cut network, before emptied blocks are dropped from it."""
+        total = 0
+        for name, parameter in model.named_parameters():
+            axes = self.attributes.get(name)
+            if axes is None:
+                total += parameter.numel()
+            else:
+                sizes = zip(axes, parameter.shape, strict=True)
+                total += math.prod(n if axis is None else int(axis.sum()) for axis, n in sizes)
+        return total
+
+
+def resized(size: int, count: int, program: Program) -> int:
+    """A size of `count` living positions that follows the batch as the old one did."""
+    if isinstance(size, BatchInt) and program.batch:
+        return BatchInt(count // program.batch, 0, program.batch)
+    return count

@@ -1,0 +1,136 @@
+"""Slice a model's parameters and buffers in place to what a plan keeps, fields and ties included."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import nn
+
+from gator.graph.program import BatchInt, Ref
+from gator.graph.trace import named_tensors
+from gator.surgery.layers import touched_layers, update_fields_
+from gator.surgery.plan import Mask, Plan
+
+aten = torch.ops.aten
+
+
+def narrowed(tensor: torch.Tensor, axes: list[Mask | None]) -> torch.Tensor:
+    """The living positions of a tensor along every axis, as a new contiguous tensor."""
+    result = tensor.detach()
+    for axis, mask in enumerate(axes):
+        if mask is not None:
+            index = torch.from_numpy(mask.nonzero()[0]).to(tensor.device)
+            result = result.index_select(axis, index)
+    if tensor.ndim == 4 and tensor.is_contiguous(memory_format=torch.channels_last) and not tensor.is_contiguous():
+        return result.contiguous(memory_format=torch.channels_last)
+    return result.contiguous()
+
+
+def slice_(model: nn.Module, plan: Plan) -> None:
+    """New, smaller parameters and buffers in the places of the old ones (of a copy, as a rule)."""
+
+    def renew(old: torch.Tensor, data: torch.Tensor) -> torch.Tensor:
+        return nn.Parameter(data, requires_grad=old.requires_grad) if isinstance(old, nn.Parameter) else data
+
+    replace_(model, plan, renew)
+
+
+def replace_(model: nn.Module, plan: Plan, renew: Callable[[torch.Tensor, torch.Tensor], torch.Tensor]) -> None:
+    """Put `renew(old, sliced data)` where every shrinking tensor stands, under each of its names."""
+    tensors = named_tensors(model)
+    made: dict[int, torch.Tensor] = {}
+    names = canonical_names(model)
+    touched = []
+    for name, tensor in tensors.items():
+        axes = plan.attributes.get(names[name])
+        if axes is None:
+            continue
+        if id(tensor) not in made:
+            made[id(tensor)] = renew(tensor, narrowed(tensor, axes))
+        owner, _, attribute = name.rpartition(".")
+        module = model.get_submodule(owner)
+        if isinstance(tensor, nn.Parameter):
+            setattr(module, attribute, made[id(tensor)])
+        else:
+            module._buffers[attribute] = made[id(tensor)]
+        touched.append(name)
+    facts = layer_facts(plan)
+    for layer in dict.fromkeys([*touched_layers(touched), *facts]):
+        update_fields_(model.get_submodule(layer), facts.get(layer, {}))
+
+
+def canonical_names(model: nn.Module) -> dict[str, str]:
+    """For every name of a parameter or buffer the first name its storage has: the one the graph uses."""
+    first: dict[Any, str] = {}
+    result = {}
+    for name, tensor in named_tensors(model).items():
+        key = (tensor.data_ptr(), tuple(tensor.shape), tensor.stride(), tensor.dtype) if tensor.numel() else id(tensor)
+        result[name] = first.setdefault(key, name)
+    return result
+
+
+def layer_facts(plan: Plan) -> dict[str, dict[str, Any]]:
+    """What weights alone do not tell about a layer after the cut: groups, and shapes of layers without weights."""
+    facts: dict[str, dict[str, Any]] = {}
+    for index, labelled in enumerate(plan.analysed.programs):
+        for call in labelled.program.calls:
+            found = _facts(plan, index, call)
+            if found and call.module:
+                facts.setdefault(call.module, {}).update(found)
+    return facts
+
+
+def _facts(plan: Plan, index: int, call: Any) -> dict[str, Any]:
+    if call.packet in _CONVS and call.args.get("groups", 1) > 1:
+        return {"groups": new_groups(plan, index, call)}
+    if call.packet in (aten.layer_norm, aten.rms_norm):
+        return {"normalized_shape": new_normalized_shape(plan, index, call)}
+    if call.packet in (aten.batch_norm, aten.instance_norm, aten.group_norm):
+        shape = plan.shape(index, _id(call.args["input"]))
+        channels = shape[1] if len(shape) > 1 else shape[0]
+        if isinstance(channels, BatchInt):
+            return {}
+        found: dict[str, Any] = {"channels": int(channels)}
+        if call.packet is aten.group_norm:
+            found["num_groups"] = new_num_groups(plan, index, call)
+        return found
+    return {}
+
+
+_CONVS = (
+    aten.conv1d, aten.conv2d, aten.conv3d, aten.convolution, aten.conv_transpose1d, aten.conv_transpose2d,
+    aten.conv_transpose3d,
+)  # fmt: skip
+
+
+def _id(ref: Ref) -> int:
+    return ref.id
+
+
+def new_groups(plan: Plan, index: int, call: Any) -> int:
+    """Groups of a convolution after the cut: as many as before, or the living ones where whole groups go."""
+    labelled = plan.analysed.programs[index]
+    groups: int = call.args.get("groups", 1)
+    if labelled.choices.get(call.index) != "groups":
+        return groups
+    value = _id(call.args["input"])
+    rank = len(labelled.program.values[_id(call.args["weight"])].shape) - 2
+    axis = len(labelled.program.values[value].shape) - rank - 1
+    total = int(labelled.program.values[value].shape[axis])
+    return groups * int(plan.shape(index, value)[axis]) // total
+
+
+def new_num_groups(plan: Plan, index: int, call: Any) -> int:
+    labelled = plan.analysed.programs[index]
+    groups: int = call.args["num_groups"]
+    if labelled.choices.get(call.index) != "groups":
+        return groups
+    value = _id(call.args["input"])
+    return groups * int(plan.shape(index, value)[1]) // int(labelled.program.values[value].shape[1])
+
+
+def new_normalized_shape(plan: Plan, index: int, call: Any) -> list[int]:
+    shape = plan.shape(index, _id(call.args["input"]))
+    return [int(size) for size in shape[len(shape) - len(call.args["normalized_shape"]) :]]

@@ -1,0 +1,77 @@
+"""Check that two networks compute the same, on made-up inputs: cheaply in the model's own precision, exactly if in doubt."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import nn
+from torch.utils import _pytree as pytree
+
+from gator.graph.inputs import Inputs
+from gator.graph.record import modes_set
+
+CLOSE = {torch.float64: 1e-8, torch.float32: 1e-5, torch.float16: 1e-2, torch.bfloat16: 5e-2}
+
+
+def difference(one: Any, other: Any) -> float:
+    """The largest difference between two outputs, relative to the larger of their largest values; inf if they do not match."""
+    left, shape_left = pytree.tree_flatten(one)
+    right, shape_right = pytree.tree_flatten(other)
+    if shape_left != shape_right:
+        return float("inf")
+    worst = 0.0
+    for a, b in zip(left, right, strict=True):
+        if not isinstance(a, torch.Tensor):
+            continue
+        if a.shape != b.shape:
+            return float("inf")
+        if a.numel() == 0:
+            continue
+        if not a.dtype.is_floating_point:
+            worst = max(worst, float((a != b).any()))
+            continue
+        nan = a.isnan()
+        if not torch.equal(nan, b.isnan()):
+            return float("inf")
+        scale = float(a[~nan].abs().max()) if (~nan).any() else 1.0
+        gap = float((a - b)[~nan].abs().max()) if (~nan).any() else 0.0
+        worst = max(worst, gap / scale if scale > 0 else gap)
+    return worst
+
+
+def run(model: nn.Module, inputs: Inputs, *, dtype: torch.dtype | None = None, batch: int | None = None, seed: int = 0) -> Any:
+    """The output in eval mode for made-up inputs; the model's flags are put back."""
+    reference = next((t for t in [*model.parameters(), *model.buffers()] if t.dtype.is_floating_point), None)
+    args, kwargs = inputs.random(batch=batch, seed=seed)
+
+    def fit(x: Any) -> Any:
+        if isinstance(x, torch.Tensor) and reference is not None:
+            x = x.to(reference.device)
+            return x.to(dtype or reference.dtype) if x.dtype.is_floating_point else x
+        return x
+
+    args, kwargs = pytree.tree_map(fit, (args, kwargs))
+    with modes_set(model, False), torch.no_grad():
+        return model(*args, **kwargs)
+
+
+def agree(model: nn.Module, candidate: nn.Module, inputs: Inputs, masked: Callable[[nn.Module], Any]) -> tuple[bool, float]:
+    """Whether `candidate` computes what `model` computes inside `masked(model)`; also the difference that was seen."""
+    dtype = next((p.dtype for p in model.parameters() if p.dtype.is_floating_point), torch.float32)
+    batch = 1 if inputs.batch is not None else None
+    with masked(model):
+        expected = run(model, inputs, batch=batch)
+    seen = difference(expected, run(candidate, inputs, batch=batch))
+    if seen <= CLOSE.get(dtype, 1e-5):
+        return True, seen
+    if dtype == torch.float64 or seen == float("inf"):
+        return False, seen
+    # Rounding, or a real difference? In float64 there is no doubt.
+    exact = copy.deepcopy(model).double()
+    with masked(exact):
+        expected = run(exact, inputs, batch=batch)
+    seen = difference(expected, run(copy.deepcopy(candidate).double(), inputs, batch=batch))
+    return seen <= CLOSE[torch.float64], seen
