@@ -1,5 +1,6 @@
 """Gator: make trained networks smaller and faster by learning which channels they can live without."""
 
+from gator.cost.measure import Footprint, measure, predict_macs
 from gator.errors import CutError, FileError, GatorError, KeptError, MissingExtraError, ModelNameError, TraceError
 from gator.graph.hypergraph import Edge, Hypergraph, Member
 from gator.graph.trace import trace

@@ -20,6 +20,8 @@ from gator.graph.program import Call, Program, Ref
 from gator.graph.rules import Scope, find
 
 Argument = tuple[str, int | None]
+aten = torch.ops.aten
+PRODUCTS = (aten.matmul, aten.mm, aten.bmm, aten.mv, aten.dot, aten.addmm, aten.baddbmm, aten.einsum)
 
 
 @dataclass(frozen=True)
@@ -90,6 +92,7 @@ class Analysis:
         self.index, self.result, self.program, self.axes = index, result, result.program, result.axes
         self.used = {v for call in self.program.calls for _, v in call.tensors()}
         self.used |= {leaf.id for leaf in self.program.outputs[0] if isinstance(leaf, Ref)}
+        self.static = static_values(self.program)
         self._offset = len(self.calls)
         self.calls.extend(self.program.calls)
         for value in self.program.values:
@@ -150,13 +153,18 @@ class Analysis:
 
     def add_port(self, role: str, call: Call, value: int, axis: int) -> None:
         found = self.program.values[value]
-        if found.origin != "attribute":
+        if found.origin == "attribute":
+            port = Port(found.name.rpartition(".")[0] or found.name, found.name, axis)
+        elif value in self.static or call.packet not in PRODUCTS:
+            # A weight that is computed from parameters (standardised, say): the layer is the one that runs.
+            layer = call.module or call.packet.__name__
+            port = Port(layer, f"{layer}.weight", axis)
+        else:
             return
-        layer = found.name.rpartition(".")[0] or found.name
         labels = self.axes[value][axis]
         if labels is not None:
             ports = self.producers if role == "producer" else self.consumers
-            ports.setdefault(Port(layer, found.name, axis), labels)
+            ports.setdefault(port, labels)
 
     def mark_attention(self, labels: Axis) -> None:
         if labels is not None:
@@ -187,8 +195,9 @@ class Analysis:
     def disappointments(self) -> dict[tuple[int, int], Any]:
         """Choices to make otherwise: those that ended fixed, and head dimensions where whole heads are wanted."""
         table = self.space.table()
-        marked = np.unique(table[np.concatenate(self._attention)]) if self._attention else np.zeros(0, dtype=np.int64)
-        marked = marked[marked != 0]
+        marked: dict[int, list[Labels]] = {}  # by size: an axis that is not as long as the contracted one is not it
+        for labels in self._attention:
+            marked.setdefault(len(labels), []).append(table[labels])
         wants = self._dims_wanted(table)
         result = {}
         for key, choice in self._choices.items():
@@ -199,7 +208,8 @@ class Analysis:
             others = [n for k, n in choice.options.items() if k not in rejected and k != choice.chosen and n > 0]
             if not others:
                 continue
-            is_heads = isinstance(choice.chosen, int) and np.isin(roots, marked).any()
+            contracted = marked.get(len(roots), []) if isinstance(choice.chosen, int) else []
+            is_heads = any(np.isin(roots[roots != 0], other).any() for other in contracted)
             if not roots.any() or (is_heads and max(others) > 1 and not np.isin(roots, wants).any()):
                 result[key] = choice.chosen
         return result
@@ -213,6 +223,16 @@ class Analysis:
         names = {name for name, mode in self._heads.items() if mode == "dims"}  # type: ignore[union-attr]
         found = [labels for port, labels in self.producers.items() if port.layer in names]
         return np.unique(table[np.concatenate(found)]) if found else np.zeros(0, dtype=np.int64)
+
+
+def static_values(program: Program) -> set[int]:
+    """Values that follow from parameters and constants alone."""
+    static = {value.id for value in program.values if value.origin in ("attribute", "constant")}
+    for call in program.calls:
+        args = [v for _, v in call.tensors()]
+        if args and all(v in static for v in args):
+            static.update(v for v in call.outputs if v is not None)
+    return static
 
 
 def analyse(

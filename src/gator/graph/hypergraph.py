@@ -5,7 +5,7 @@ from __future__ import annotations
 import difflib
 import json
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any
 
@@ -124,6 +124,10 @@ class Hypergraph:
         for call in self.unsupported:
             lines.append(f"no rule, left whole: {call}")
         return "\n".join(lines)
+
+    def without_programs(self) -> Hypergraph:
+        """The same graph as plain data, as it comes back from JSON."""
+        return replace(self, analysed=None)
 
     def to_json(self) -> str:
         leaves = [

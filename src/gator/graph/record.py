@@ -8,9 +8,11 @@ real, so code that reads them works.
 
 from __future__ import annotations
 
+import copy
 import functools
 import os
 import sys
+from collections import OrderedDict
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -109,6 +111,8 @@ class Recorder(TorchDispatchMode):
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}
+        if func is aten.sym_size.int:
+            return int(args[0].shape[args[1]])
         tensors = list(_tensors((*args, *kwargs.values())))
         mutated = _mutated(func, args)
         if self._is_constant(func, tensors, mutated):
@@ -258,14 +262,31 @@ def _source(modules: dict[int, str] | None = None) -> Any:
 
 @contextmanager
 def modes_set(model: nn.Module, training: bool) -> Iterator[None]:
-    """The whole model in train or eval mode, every submodule's own flag back afterwards."""
-    before = [(module, module.training) for module in model.modules()]
+    """The whole model in train or eval mode; afterwards every submodule's flags and attributes are as they were.
+
+    Some networks keep results between calls (a cached attention bias, say) and drop them when train() is called, so it
+    is called first in either case, and whatever was kept is put back.
+    """
+    modules = list(model.modules())
+    attributes = [dict(module.__dict__) for module in modules]
+    containers = [(value, copy.copy(value)) for state in attributes for value in state.values() if type(value) in _CONTAINERS]
     try:
+        model.train(True)
         model.train(training)
         yield
     finally:
-        for module, flag in before:
-            module.training = flag
+        for module, state in zip(modules, attributes, strict=True):
+            module.__dict__.clear()
+            module.__dict__.update(state)
+        for value, before in containers:
+            if isinstance(value, list):
+                value[:] = before
+            else:
+                value.clear()
+                value.update(before)
+
+
+_CONTAINERS = (dict, list, set, OrderedDict)
 
 
 def record(model: nn.Module, inputs: Inputs, knows: Callable[[Any], bool], *, training: bool) -> Program:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import warnings
+from collections.abc import Mapping
 from typing import Any
 
 from torch import nn
@@ -14,8 +15,9 @@ from gator.graph.hypergraph import Hypergraph
 from gator.graph.trace import retraced
 from gator.surgery.emit import Emitter
 from gator.surgery.fold import Folder
-from gator.surgery.masked import masked
-from gator.surgery.network import CutNetwork, Signature, assembled
+from gator.surgery.masked import masked, signature_of
+from gator.surgery.network import CutNetwork, assembled
+from gator.surgery.history import remember
 from gator.surgery.plan import Kept, Plan
 from gator.surgery.slice import canonical_names, slice_
 from gator.surgery.verify import agree
@@ -35,13 +37,13 @@ def cut(
     if keep_class is not False:
         reason = class_problem(model, sliced, plan)
         if not reason:
-            return sliced
+            return remember(sliced, model, plan, "class", {})
         if keep_class:
             raise CutError(
                 f"the class {type(model).__name__} cannot hold this cut: {reason}\n"
                 "  Leave keep_class at None to get an fx.GraphModule over the same layers."
             )
-    network = as_network(model, sliced, plan)
+    network, folded = as_network(model, sliced, plan)
     if verify:
         equal, seen = agree(model, network, plan.graph.inputs, lambda m: masked(m, plan.graph, plan.masks))
         if not equal:
@@ -50,7 +52,7 @@ def cut(
                 "  This is a bug in gator: please report it with the model. Fixing the layers involved with "
                 "trace(..., fixed=[...]) works around it."
             )
-    return network
+    return remember(network, model, plan, "graph", folded)
 
 
 def sliced_copy(model: nn.Module, plan: Plan) -> nn.Module:
@@ -79,28 +81,21 @@ def class_problem(model: nn.Module, sliced: nn.Module, plan: Plan) -> str:
     return "" if equal else f"its output differs from the masked network's by {seen:.2e} (relative)"
 
 
-def as_network(model: nn.Module, sliced: nn.Module, plan: Plan) -> CutNetwork:
-    """The fx form of the cut, over the layers of `sliced`."""
-    folder = Folder()
-    names = canonical_names(sliced)
-    emitters = [Emitter(plan, index, sliced, names, folder, masked=False) for index in (0, 1)]
+def as_network(
+    model: nn.Module, sliced: nn.Module, plan: Plan, names: Mapping[str, str] | None = None
+) -> tuple[CutNetwork, dict[str, str]]:
+    """The fx form of the cut, over the layers of `sliced`, and the names of the constants that were folded."""
+    folder = Folder(names)
+    canonical = canonical_names(sliced)
+    emitters = [Emitter(plan, index, sliced, canonical, folder, masked=False) for index in (0, 1)]
     train_graph, eval_graph = (emitter.emit() for emitter in emitters)
     objects: dict[str, Any] = {**emitters[0].objects, **emitters[1].objects}
-    structures = tuple(labelled.program.outputs[1] for labelled in plan.analysed.programs)
-    signature = Signature(model.forward, plan.graph.inputs)
+    persistent = frozenset(sliced.state_dict())
     network = assembled(
-        objects, eval_graph, train_graph, signature, (structures[0], structures[1]), f"Cut{type(model).__name__}"
+        objects, eval_graph, train_graph, signature_of(model, plan), persistent, f"Cut{type(model).__name__}"
     )
-    network.train(model.training)
+    network.training = model.training
+    flags = {name: module.training for name, module in sliced.named_modules()}
     for name, module in network.named_modules():
-        if name and _exists(sliced, name):
-            module.training = sliced.get_submodule(name).training
-    return network
-
-
-def _exists(model: nn.Module, name: str) -> bool:
-    try:
-        model.get_submodule(name)
-    except AttributeError:
-        return False
-    return True
+        module.training = flags.get(name, model.training)
+    return network, folder.names

@@ -306,6 +306,11 @@ class Emitter:
         if call.packet is aten.rms_norm:
             parts = (args["input"], dead, args["normalized_shape"], get("weight"), get("eps"))
             return self.graph.call_function(living.rms_norm, parts)
+        if call.packet in (aten.batch_norm, aten.instance_norm):
+            statistics = (get("running_mean"), get("running_var"), get("momentum", 0.1), get("eps", 1e-5))
+            dims = [d for d in range(len(self.shape(call.args["input"].id))) if d != 1 and (d or call.packet is aten.batch_norm)]
+            parts = (args["input"], dead, dims, get("weight"), get("bias"), *statistics)
+            return self.graph.call_function(living.batch_norm, parts)
         if call.packet is aten.group_norm:
             parts = (args["input"], dead, args["num_groups"], get("weight"), get("bias"), get("eps", 1e-5))
             return self.graph.call_function(living.group_norm, parts)

@@ -6,6 +6,7 @@ that goes on learning. Train and eval graphs share it.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -22,25 +23,33 @@ aten = torch.ops.aten
 class Folder:
     """Evaluates folded values on the sliced model and hands out one parameter for each distinct result."""
 
-    def __init__(self) -> None:
+    def __init__(self, names: Mapping[str, str] | None = None) -> None:
         self._values: dict[tuple[int, int], torch.Tensor] = {}
-        self._made: list[tuple[str, tuple[int, ...], torch.Tensor]] = []
+        self._made: dict[str, torch.Tensor] = {}
+        self._given = names
+        self.names: dict[str, str] = {}  # "program:value" -> parameter: a file says which was which
 
     def constant(self, emitter: Emitter, value: int) -> tuple[str, torch.Tensor, bool]:
         """(name, tensor, whether it must be expanded where it is used)."""
-        full = self._value(emitter, value)
-        small = _compressed(full)
-        origin = tuple(sorted(emitter.plan.emptied))
-        for name, key, tensor in self._made:
-            if key == origin and tensor.shape == small.shape and torch.equal(tensor, small):
-                return name, tensor, not _only_broadcast(emitter, value)
+        small = _compressed(self._value(emitter, value))
+        key = f"{emitter.index}:{value}"
+        name = self._given[key] if self._given is not None else self._name(emitter, value, small)
+        if name not in self._made:
+            self._made[name] = nn.Parameter(small) if small.dtype.is_floating_point else small
+        self.names[key] = name
+        return name, self._made[name], not _only_broadcast(emitter, value)
+
+    def _name(self, emitter: Emitter, value: int, small: torch.Tensor) -> str:
+        """Train and eval graphs share a constant that is the same in both; otherwise each gets a name of its own."""
         call = _maker(emitter, value)
         base = "folded_" + (call.module.replace(".", "_") or call.packet.__name__)
-        taken = {name for name, _, _ in self._made}
-        name = base if base not in taken else f"{base}_{sum(t.startswith(base) for t in taken) + 1}"
-        parameter = nn.Parameter(small) if small.dtype.is_floating_point else small
-        self._made.append((name, origin, parameter))
-        return name, parameter, not _only_broadcast(emitter, value)
+        others = {key.partition(":")[0] for key in self.names} - {str(emitter.index)}
+        mine = {name for key, name in self.names.items() if key.startswith(f"{emitter.index}:")}
+        for name, tensor in self._made.items():
+            if others and name not in mine and tensor.shape == small.shape and torch.equal(tensor, small):
+                return name
+        count = sum(name.startswith(base) for name in self._made)
+        return base if not count else f"{base}_{count + 1}"
 
     def _value(self, emitter: Emitter, value: int) -> torch.Tensor:
         key = (emitter.index, value)

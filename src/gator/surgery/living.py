@@ -74,6 +74,28 @@ def group_norm(x: Tensor, dead: Tensor, groups: int, weight: Tensor | None, bias
     return _affine(normal, None if weight is None else weight.reshape(shape), None if bias is None else bias.reshape(shape))
 
 
+def batch_norm(
+    x: Tensor,
+    dead: Tensor,
+    dims: list[int],
+    weight: Tensor | None,
+    bias: Tensor | None,
+    running_mean: Tensor | None,
+    running_var: Tensor | None,
+    momentum: float,
+    eps: float,
+) -> Tensor:
+    """Batch or instance norm in train mode, over `dims`; running statistics are advanced as torch does."""
+    if running_mean is not None and running_var is not None:
+        with torch.no_grad():
+            others = [d for d in range(x.ndim) if d != 1]
+            running_mean.lerp_(mean(x, dead, others), momentum)
+            running_var.lerp_(var(x, dead, others), momentum)
+    shape = [1, -1, *[1] * (x.ndim - 2)]
+    normal = _standardised(x, dead, dims, eps)
+    return _affine(normal, None if weight is None else weight.reshape(shape), None if bias is None else bias.reshape(shape))
+
+
 def _standardised(x: Tensor, dead: Tensor, dims: list[int], eps: float) -> Tensor:
     count = max(_count(x, dead, dims), 1)
     centred = (x - x.masked_fill(dead, 0).sum(dims, keepdim=True) / count).masked_fill(dead, 0)

@@ -12,7 +12,8 @@ from gator.errors import GatorError
 from gator.graph.hypergraph import Hypergraph
 from gator.graph.trace import retraced
 from gator.surgery.emit import Emitter
-from gator.surgery.network import Signature, unflattened
+from gator.surgery.fate import check_connected, decide
+from gator.surgery.network import Signature
 from gator.surgery.plan import Kept, Plan
 from gator.surgery.slice import canonical_names
 
@@ -23,15 +24,14 @@ class MaskedForward:
     def __init__(self, model: nn.Module, plan: Plan) -> None:
         self._model = model
         self._plan = plan
-        self._signature = Signature(model.forward, plan.graph.inputs)
+        self._signature = signature_of(model, plan)
         self._built: dict[bool, fx.GraphModule] = {}
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         training = self._model.training
         if training not in self._built:
             self._built[training] = self._build(0 if training else 1)
-        structure = self._plan.analysed.programs[0 if training else 1].program.outputs[1]
-        return unflattened(self._built[training](*self._signature.flatten(args, kwargs)), structure)
+        return self._signature.unflatten(self._built[training](*self._signature.flatten(args, kwargs)), training)
 
     def _build(self, index: int) -> fx.GraphModule:
         emitter = Emitter(self._plan, index, self._model, canonical_names(self._model), None, masked=True)
@@ -55,8 +55,11 @@ def masked(model: nn.Module, graph: Hypergraph, kept: Kept) -> Iterator[nn.Modul
         del model.forward
 
 
+def signature_of(model: nn.Module, plan: Plan) -> Signature:
+    train, evaluate = (labelled.program.outputs[1] for labelled in plan.analysed.programs)
+    return Signature(model.forward, plan.graph.inputs, (train, evaluate))
+
+
 def plan_check(plan: Plan, index: int) -> None:
     """Raise for kept channels that no network can have."""
-    from gator.surgery.fate import check_connected, decide
-
     check_connected(plan, index, decide(plan, index))

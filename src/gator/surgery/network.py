@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 import inspect
 from collections.abc import Callable, Mapping
 from typing import Any
@@ -17,9 +16,13 @@ from gator.graph.inputs import Inputs, TensorSpec
 
 
 class Signature:
-    """How calls of the original forward map to the flat tensors a graph takes."""
+    """How calls of the original forward map to the flat tensors a graph takes, and flat results to what it returns.
 
-    def __init__(self, forward: Callable[..., Any], inputs: Inputs) -> None:
+    `returned` holds the structure of the result in train and in eval mode. It never changes, so copies share it.
+    """
+
+    def __init__(self, forward: Callable[..., Any], inputs: Inputs, returned: tuple[pytree.TreeSpec, pytree.TreeSpec]) -> None:
+        self.returned = returned
         self._parameters = inspect.signature(forward)
         count = len(inputs.leaves)
         args, kwargs = pytree.tree_unflatten(list(range(count)), inputs.structure)
@@ -28,6 +31,13 @@ class Signature:
         self._places = [order.index(i) for i in self._tensors]
         self._names = [f"input {i}" for i in self._tensors]
         self.simple = not kwargs and len(args) == len(self._tensors) and all(isinstance(a, int) for a in args)
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> Signature:
+        return self
+
+    def unflatten(self, leaves: tuple[Any, ...], training: bool) -> Any:
+        structure = self.returned[0 if training else 1]
+        return leaves[0] if structure.is_leaf() else pytree.tree_unflatten(list(leaves), structure)
 
     def _bound(self, args: Any, kwargs: Any) -> dict[str, Any]:
         return dict(self._parameters.bind(*args, **kwargs).arguments)
@@ -52,10 +62,6 @@ def compiled(graph: fx.Graph) -> Callable[..., Any]:
     return function
 
 
-def unflattened(leaves: tuple[Any, ...], structure: pytree.TreeSpec) -> Any:
-    return leaves[0] if structure.is_leaf() else pytree.tree_unflatten(list(leaves), structure)
-
-
 class CutNetwork(fx.GraphModule):
     """Runs one graph in eval mode and, where that differs, another in train mode, over the same layers."""
 
@@ -65,10 +71,9 @@ class CutNetwork(fx.GraphModule):
         graph: fx.Graph,
         train_graph: fx.Graph | None,
         signature: Signature,
-        structures: tuple[pytree.TreeSpec, pytree.TreeSpec],
+        persistent: frozenset[str],
         class_name: str = "CutNetwork",
     ) -> None:
-        self._frozen_call = (signature, structures)
         super().__init__(objects, graph, class_name)  # type: ignore[arg-type]
         if train_graph is not None:
             for node in train_graph.nodes:
@@ -76,7 +81,11 @@ class CutNetwork(fx.GraphModule):
                     _place(self, node.target, _fetch(objects, node.target))
         self.train_graph = train_graph
         self._signature = signature
-        self._structures = structures
+        self._persistent = persistent
+        for name, _ in self.named_buffers():
+            if name not in persistent:
+                owner, _, attribute = name.rpartition(".")
+                self.get_submodule(owner)._non_persistent_buffers_set.add(attribute)
         self.recompile()
 
     def recompile(self) -> Any:
@@ -88,9 +97,8 @@ class CutNetwork(fx.GraphModule):
 
         def forward(self: CutNetwork, *args: Any, **kwargs: Any) -> Any:
             flat = self._signature.flatten(args, kwargs)
-            if self.training:
-                return unflattened(trains(self, *flat), self._structures[0])
-            return unflattened(evaluates(self, *flat), self._structures[1])
+            run = trains if self.training else evaluates
+            return self._signature.unflatten(run(self, *flat), self.training)
 
         kind.forward = forward  # type: ignore[method-assign,assignment]
         return code
@@ -98,19 +106,18 @@ class CutNetwork(fx.GraphModule):
     def _deepcopy_init(self) -> Callable[..., None]:
         def init(new: CutNetwork, holder: nn.Module, graph: fx.Graph) -> None:
             state = holder.__dict__
-            train_graph, signature, structures = state["train_graph"], state["_signature"], state["_structures"]
-            CutNetwork.__init__(new, holder, graph, train_graph, signature, structures, self._graph_name())
+            CutNetwork.__init__(
+                new, holder, graph, state["train_graph"], self._signature, self._persistent, type(self).__name__
+            )
 
         return init
 
-    def _graph_name(self) -> str:
-        return type(self).__name__
-
     def __deepcopy__(self, memo: dict[int, Any]) -> CutNetwork:
         new: CutNetwork = super().__deepcopy__(memo)
-        new.training = self.training
         for name, module in self.named_modules():
             new.get_submodule(name).training = module.training
+        if "gator_plan" in self.__dict__:
+            new.gator_plan = self.gator_plan
         return new
 
 
@@ -146,9 +153,9 @@ def assembled(
     eval_graph: fx.Graph,
     train_graph: fx.Graph,
     signature: Signature,
-    structures: tuple[pytree.TreeSpec, pytree.TreeSpec],
+    persistent: frozenset[str],
     class_name: str,
 ) -> CutNetwork:
     """A network from both graphs; one graph serves for both modes when they are the same code."""
-    same = eval_graph.python_code("self").src == train_graph.python_code("self").src and structures[0] == structures[1]
-    return CutNetwork(dict(objects), eval_graph, None if same else copy.copy(train_graph), signature, structures, class_name)
+    one, other = (graph.python_code("self").src for graph in (eval_graph, train_graph))
+    return CutNetwork(dict(objects), eval_graph, None if one == other else train_graph, signature, persistent, class_name)

@@ -6,7 +6,6 @@ It is checked before any work: names, lengths and indices. An edge that is not n
 from __future__ import annotations
 
 import difflib
-import math
 from collections.abc import Mapping
 from functools import cached_property
 from typing import Any
@@ -110,25 +109,13 @@ class Plan:
 
     def macs(self) -> int:
         """Multiply-adds of the cut network in eval mode, for the example inputs."""
-        labelled = self.analysed.programs[1]
-        batch, given = labelled.program.batch, self.graph.inputs.batch
-        total = 0
-        for call in labelled.program.calls:
-            cost = macs(call, lambda v: self.shape(1, v))
-            total += cost
-        return total * given // batch if batch and given else total
+        from gator.surgery.fate import decide
 
-    def parameters(self, model: torch.nn.Module) -> int:
-        """Parameters of the cut network, before emptied blocks are dropped from it."""
-        total = 0
-        for name, parameter in model.named_parameters():
-            axes = self.attributes.get(name)
-            if axes is None:
-                total += parameter.numel()
-            else:
-                sizes = zip(axes, parameter.shape, strict=True)
-                total += math.prod(n if axis is None else int(axis.sum()) for axis, n in sizes)
-        return total
+        program = self.analysed.programs[1].program
+        live = decide(self, 1).live if self.emptied else range(len(program.calls))
+        total = sum(macs(call, lambda v: self.shape(1, v)) for call in program.calls if call.index in live)
+        given = self.graph.inputs.batch
+        return total * given // program.batch if program.batch and given else total
 
 
 def resized(size: int, count: int, program: Program) -> int:

@@ -56,6 +56,8 @@ def _view(emitter: Emitter, call: Call, args: dict[str, Any]) -> Any:
 def memory_is_written(emitter: Emitter, call: Call) -> bool:
     """Whether an in-place call writes into what this view shows: then it must stay a view."""
     storage = emitter.program.values[_source(call)].storage
+    if emitter.program.values[_out(call)].storage != storage:
+        return False
     return any(
         c.mutates is not None and emitter.program.values[c.mutates].storage == storage for c in emitter.program.calls
     )

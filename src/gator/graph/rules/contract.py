@@ -37,17 +37,16 @@ def _conv(scope: Scope) -> Sequence[Axes]:
         return _conv_transpose(scope)
     x, weight, sizes = scope.axes("input"), scope.axes("weight"), scope.shape("weight")
     channel = len(x) - (len(sizes) - 2) - 1
-    _fix_space(scope, x[channel + 1 :], weight[2:])
+    beyond = _through_space(scope, x[channel + 1 :], weight[2:], sizes[2:])
     groups = scope.get("groups", 1)
-    inside, outside = _grouped(scope, x[channel], weight[1], weight[0], groups, int(sizes[1]), int(sizes[0]) // groups)
-    del inside
+    _, outside = _grouped(scope, x[channel], weight[1], weight[0], groups, int(sizes[1]), int(sizes[0]) // groups)
     if scope.has("bias"):
         outside = scope.tie(outside, scope.axes("bias")[0], _WRITTEN)
     scope.read("input", channel, "sum")
     scope.produces("weight", 0)
     if not (groups > 1 and sizes[1] == 1):
         scope.consumes("weight", 1)
-    return [(*x[:channel], outside, *[None] * (len(x) - channel - 1))]
+    return [(*x[:channel], outside, *beyond)]
 
 
 @rule(aten.conv_transpose1d, aten.conv_transpose2d, aten.conv_transpose3d)
@@ -71,6 +70,26 @@ def _conv_transpose(scope: Scope) -> Sequence[Axes]:
     scope.consumes("weight", 0)
     scope.produces("weight", 1)
     return [(*x[:channel], out, *[None] * (len(x) - channel - 1))]
+
+
+def _through_space(scope: Scope, x: Sequence[Axis], kernel: Sequence[Axis], sizes: Sequence[int]) -> list[Axis]:
+    """Under a kernel of one, space passes position by position; under any other it is fixed."""
+    _fix_space(scope, kernel)
+    result: list[Axis] = []
+    for axis, (labels, size) in enumerate(zip(x, sizes, strict=True)):
+        if size == 1 and _along(scope.get("stride", 1), axis) == 1 and _along(scope.get("padding", 0), axis) in (0, "valid"):
+            result.append(labels)
+        else:
+            scope.fix(labels, "space under a kernel")
+            result.append(None)
+    return result
+
+
+def _along(argument: object, axis: int) -> object:
+    """One entry of an argument that is given for all axes or for each."""
+    if isinstance(argument, (list, tuple)):
+        return argument[axis] if len(argument) > 1 else argument[0] if argument else 0
+    return argument
 
 
 def _fix_space(scope: Scope, *parts: Sequence[Axis]) -> None:
@@ -154,8 +173,7 @@ def _product(scope: Scope, left: str, right: str) -> Axes:
 
 def _ports(scope: Scope, left: str, right: str, axis_left: int, axis_right: int) -> None:
     """A parameter on either side is the layer; with none, it is attention: its head dimension is contracted here."""
-    values = scope.analysis.program.values
-    weights = [values[scope.id(name)].origin == "attribute" for name in (left, right)]
+    weights = [scope.id(name) in scope.analysis.static for name in (left, right)]
     for name, axis, is_weight in ((left, axis_left, weights[0]), (right, axis_right, weights[1])):
         if is_weight:
             scope.consumes(name, axis)
@@ -192,7 +210,7 @@ def _einsum(scope: Scope) -> Sequence[Axes]:
     found: dict[str, Axis] = {}
     for i, term in enumerate(terms):
         axes, shape = scope.axes("tensors", i), scope.shape("tensors", i)
-        is_weight = scope.analysis.program.values[scope.id("tensors", i)].origin == "attribute"
+        is_weight = scope.id("tensors", i) in scope.analysis.static
         for axis, letter in enumerate(term):
             if shape[axis] == 1 and sizes.get(letter, 1) != 1:
                 scope.fix(axes[axis], "one position is spread over many")

@@ -20,6 +20,11 @@ def _per_channel(scope: Scope) -> Sequence[Axes]:
     for name in ("weight", "bias", "running_mean", "running_var"):
         if scope.has(name):
             axes[channel] = scope.tie(axes[channel], scope.axes(name)[0], "one number a channel")
+    if scope.get("training", scope.get("use_input_stats")):
+        # Weight standardisation normalises a weight over its input channels this way.
+        for axis in range(len(axes)):
+            if axis != channel:
+                scope.read("input", axis, "batch_norm")
     return [tuple(axes)]
 
 

@@ -1,0 +1,1 @@
+"""What a network costs: multiply-adds, parameters, bytes and measured time."""

@@ -1,0 +1,65 @@
+"""`measure`: the footprint of a network, counted from its own program; and the same predicted for a cut not yet made."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import nn
+
+from gator.cost.timing import Timing, timed
+from gator.graph.hypergraph import Hypergraph
+from gator.graph.inputs import as_call, describe
+from gator.graph.macs import macs
+from gator.graph.record import modes_set, record
+from gator.graph.rules import find
+from gator.surgery.plan import Kept, Plan
+
+
+@dataclass(frozen=True)
+class Footprint:
+    """What one forward pass of the example inputs costs. A multiply-add (MAC) is two FLOPs."""
+
+    macs: int
+    flops: int
+    params: int
+    bytes: int  # of parameters and buffers
+    latency_ms: float | None = None
+    timing: Timing | None = None  # spread, rounds and threads behind latency_ms
+
+    def __str__(self) -> str:
+        text = f"{self.macs:,} MACs ({self.flops:,} FLOPs), {self.params:,} parameters, {self.bytes:,} bytes"
+        if self.timing is not None:
+            text += f", {self.timing.median_ms:.2f} ms +- {self.timing.spread_ms:.2f} ({self.timing.threads} threads)"
+        return text
+
+
+def measure(model: nn.Module, example_inputs: Any, *, latency: bool = False, rounds: int = 20) -> Footprint:
+    """Multiply-adds, parameters and bytes of a network in eval mode; with `latency=True` its time on this machine too."""
+    inputs = describe(example_inputs)
+    program = record(model, inputs, lambda op: find(op) is not None, training=False)
+    total = sum(macs(call, lambda v: program.values[v].shape) for call in program.calls)
+    if program.batch and inputs.batch:
+        total = total * inputs.batch // program.batch
+    tensors = {id(t): t for t in [*model.parameters(), *model.buffers()]}
+    timing = _latency(model, example_inputs, rounds) if latency else None
+    return Footprint(
+        macs=total,
+        flops=2 * total,
+        params=sum(parameter.numel() for parameter in model.parameters()),
+        bytes=sum(tensor.numel() * tensor.element_size() for tensor in tensors.values()),
+        latency_ms=timing.median_ms if timing else None,
+        timing=timing,
+    )
+
+
+def _latency(model: nn.Module, example_inputs: Any, rounds: int) -> Timing:
+    args, kwargs = as_call(example_inputs)
+    with modes_set(model, False), torch.inference_mode():
+        return timed([lambda: model(*args, **kwargs)], rounds=rounds)[0]
+
+
+def predict_macs(graph: Hypergraph, kept: Kept) -> int:
+    """The multiply-adds `measure` will count on the cut network, without building it."""
+    return Plan(graph, kept).macs()

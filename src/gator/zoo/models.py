@@ -1,0 +1,145 @@
+"""Networks by name, with example inputs of the right shape and random weights.
+
+`cifar:resnet56`, `torchvision:resnet50`, `timm:levit_128s`, `hf:path/to/config`, `path/to/file.py:factory`.
+"""
+
+from __future__ import annotations
+
+import difflib
+import importlib
+import importlib.util
+import json
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import torch
+from torch import nn
+
+from gator.errors import MissingExtraError, ModelNameError
+from gator.zoo.cifar import DEPTHS, CifarResNet
+
+
+@dataclass(frozen=True)
+class Network:
+    """A network, the name it was asked for by, and inputs it can be run on."""
+
+    name: str
+    model: nn.Module
+    example_inputs: Any
+
+
+def build(name: str, *, example_inputs: Any = None) -> Network:
+    """The network called `name`. `example_inputs` replaces those the name implies; a factory that returns only a
+    model needs them."""
+    source, separator, rest = name.partition(":")
+    if source.endswith(".py") or (separator and Path(source).suffix == ".py"):
+        model, inputs = _from_file(name)
+    elif source in _SOURCES and rest:
+        model, inputs = _SOURCES[source](rest)
+    else:
+        known = ", ".join(f"{key}:NAME" for key in _SOURCES)
+        raise ModelNameError(f"no network is called {name!r}; expected {known} or path/to/file.py:factory")
+    inputs = inputs if example_inputs is None else example_inputs
+    if inputs is None:
+        raise ModelNameError(
+            f"{name} gives a model without example inputs; return (model, example_inputs) from the factory, or pass them"
+        )
+    return Network(name, model, inputs)
+
+
+def _cifar(name: str) -> tuple[nn.Module, Any]:
+    names = {f"resnet{depth}": depth for depth in DEPTHS}
+    if name not in names:
+        raise _unknown("cifar", name, list(names))
+    return CifarResNet(names[name]), torch.zeros(1, 3, 32, 32)
+
+
+_TORCHVISION_INPUTS = {"inception_v3": (3, 299, 299), "r3d_18": (3, 8, 112, 112), "mvit_v2_s": (3, 16, 224, 224)}
+_TORCHVISION_ARGUMENTS: dict[str, dict[str, Any]] = {
+    "googlenet": {"init_weights": False},
+    "inception_v3": {"init_weights": False},
+    "fcn_resnet50": {"weights_backbone": None},
+    "deeplabv3_mobilenet_v3_large": {"weights_backbone": None},
+}
+
+
+def _torchvision(name: str) -> tuple[nn.Module, Any]:
+    models = _needs("torchvision", "zoo").models
+    if name not in models.list_models():
+        raise _unknown("torchvision", name, models.list_models())
+    model = models.get_model(name, weights=None, **_TORCHVISION_ARGUMENTS.get(name, {}))
+    return model, torch.zeros(1, *_TORCHVISION_INPUTS.get(name, (3, 224, 224)))
+
+
+def _timm(name: str) -> tuple[nn.Module, Any]:
+    timm = _needs("timm", "zoo")
+    if not timm.is_model(name):
+        raise _unknown("timm", name, timm.list_models())
+    model = timm.create_model(name, pretrained=False)
+    return model, torch.zeros(1, *model.pretrained_cfg.get("input_size", (3, 224, 224)))
+
+
+def _hugging_face(name: str) -> tuple[nn.Module, Any]:
+    """A folder with config.json, or the file itself; the architecture named there, with random weights."""
+    path = Path(name)
+    path = path / "config.json" if path.is_dir() else path
+    if not path.is_file():
+        raise ModelNameError(f"hf:{name}: there is no config.json at {path}; save one with config.save_pretrained(folder)")
+    transformers = _needs("transformers", "hf")
+    config = transformers.AutoConfig.from_pretrained(path.parent)
+    wanted = json.loads(path.read_text()).get("architectures") or []
+    kind = getattr(transformers, wanted[0], None) if wanted else None
+    model = kind(config) if kind else transformers.AutoModel.from_config(config)
+    if getattr(config, "use_cache", False):
+        model.config.use_cache = False  # a cache of keys and values is not an output to prune around
+    if model.main_input_name == "pixel_values":
+        size = config.image_size if isinstance(config.image_size, int) else config.image_size[0]
+        return model, {"pixel_values": torch.zeros(1, config.num_channels, size, size)}
+    length = min(16, getattr(config, "max_position_embeddings", 16))
+    return model, {"input_ids": torch.arange(length).remainder(config.vocab_size).reshape(1, -1)}
+
+
+def _from_file(name: str) -> tuple[nn.Module, Any]:
+    file, _, factory = name.rpartition(":")
+    if not file or not factory:
+        raise ModelNameError(f"{name!r} names a file but no function in it; write {name}:factory")
+    path = Path(file)
+    if not path.is_file():
+        raise ModelNameError(f"{name}: there is no file {path}")
+    spec = importlib.util.spec_from_file_location(path.stem, path)
+    assert spec is not None and spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    make = getattr(module, factory, None)
+    if not callable(make):
+        functions = [n for n, f in vars(module).items() if callable(f) and not n.startswith("_")]
+        raise _unknown(file, factory, functions)
+    made = make()
+    model, inputs = made if isinstance(made, tuple) else (made, None)
+    if not isinstance(model, nn.Module):
+        raise ModelNameError(f"{name} returned a {type(model).__name__}; expected a torch.nn.Module or (module, example inputs)")
+    return model, inputs
+
+
+def _unknown(source: str, name: str, names: list[str]) -> ModelNameError:
+    close = difflib.get_close_matches(name, names, n=3)
+    hint = f"did you mean {' or '.join(close)}?" if close else f"it has {', '.join(names[:8])} ..."
+    return ModelNameError(f"{source} has no {name!r}; {hint}")
+
+
+def _needs(package: str, extra: str) -> ModuleType:
+    try:
+        return importlib.import_module(package)
+    except ImportError as error:
+        raise MissingExtraError(f"{package} is not installed; pip install 'torch-gator[{extra}]'") from error
+
+
+_SOURCES: dict[str, Callable[[str], tuple[nn.Module, Any]]] = {
+    "cifar": _cifar,
+    "torchvision": _torchvision,
+    "timm": _timm,
+    "hf": _hugging_face,
+}
