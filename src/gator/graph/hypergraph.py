@@ -125,6 +125,9 @@ class Hypergraph:
             lines.append(f"no rule, left whole: {call}")
         return "\n".join(lines)
 
+    def __deepcopy__(self, memo: dict[int, Any]) -> Hypergraph:
+        return self  # nothing in it ever changes
+
     def without_programs(self) -> Hypergraph:
         """The same graph as plain data, as it comes back from JSON."""
         return replace(self, analysed=None)

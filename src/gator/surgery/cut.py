@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 import warnings
 from collections.abc import Mapping
 from typing import Any
@@ -10,16 +9,15 @@ from typing import Any
 from torch import nn
 
 from gator.errors import CutError
-from gator.graph.bake import bake_
 from gator.graph.hypergraph import Hypergraph
 from gator.graph.trace import retraced
 from gator.surgery.emit import Emitter
 from gator.surgery.fold import Folder
 from gator.surgery.masked import masked, signature_of
 from gator.surgery.network import CutNetwork, assembled
-from gator.surgery.history import remember
+from gator.surgery.history import Step, remember
 from gator.surgery.plan import Kept, Plan
-from gator.surgery.slice import canonical_names, slice_
+from gator.surgery.slice import canonical_names, sliced_copy
 from gator.surgery.verify import agree
 
 
@@ -45,23 +43,29 @@ def cut(
             )
     network, folded = as_network(model, sliced, plan)
     if verify:
-        equal, seen = agree(model, network, plan.graph.inputs, lambda m: masked(m, plan.graph, plan.masks))
-        if not equal:
-            raise CutError(
-                f"the cut network differs from the masked one by {seen:.2e} (relative); nothing is returned\n"
-                "  This is a bug in gator: please report it with the model. Fixing the layers involved with "
-                "trace(..., fixed=[...]) works around it."
-            )
+        check_network(model, network, plan)
     return remember(network, model, plan, "graph", folded)
 
 
-def sliced_copy(model: nn.Module, plan: Plan) -> nn.Module:
-    """A deep copy with plain weights, sliced; gradients are not taken along."""
-    copied = bake_(copy.deepcopy(model))
-    for parameter in copied.parameters():
-        parameter.grad = None
-    slice_(copied, plan)
-    return copied
+def check_network(model: nn.Module, network: nn.Module, plan: Plan) -> None:
+    """Raise if the fx form of a cut does not compute what the masked model computes."""
+    equal, seen = agree(model, network, plan.graph.inputs, lambda m: masked(m, plan.graph, plan.masks))
+    if not equal:
+        raise CutError(
+            f"the cut network differs from the masked one by {seen:.2e} (relative); nothing is returned\n"
+            "  This is a bug in gator: please report it with the model. Fixing the layers involved with "
+            "trace(..., fixed=[...]) works around it."
+        )
+
+
+def rebuild(model: nn.Module, graph: Hypergraph, step: Step) -> nn.Module:
+    """The cut of a step that was made and checked before, on another instance of the same architecture."""
+    plan = Plan(graph, step.kept)
+    sliced = sliced_copy(model, plan)
+    if step.form == "class":
+        return remember(sliced, model, plan, "class", {})
+    network, folded = as_network(model, sliced, plan, step.folded)
+    return remember(network, model, plan, "graph", folded)
 
 
 def class_problem(model: nn.Module, sliced: nn.Module, plan: Plan) -> str:

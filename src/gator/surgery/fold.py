@@ -33,7 +33,7 @@ class Folder:
         """(name, tensor, whether it must be expanded where it is used)."""
         small = _compressed(self._value(emitter, value))
         key = f"{emitter.index}:{value}"
-        name = self._given[key] if self._given is not None else self._name(emitter, value, small)
+        name = self._name(emitter, value, small) if self._given is None else self._given.get(key, f"folded_{key}")
         if name not in self._made:
             self._made[name] = nn.Parameter(small) if small.dtype.is_floating_point else small
         self.names[key] = name

@@ -1,13 +1,14 @@
-"""Slice a model's parameters and buffers in place to what a plan keeps, fields and ties included."""
+"""Slice a model's parameters and buffers to what a plan keeps, the fields and ties of its layers included."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import copy
 from typing import Any
 
 import torch
 from torch import nn
 
+from gator.graph.bake import bake_, needs_baking
 from gator.graph.program import BatchInt, Ref
 from gator.graph.trace import named_tensors
 from gator.surgery.layers import touched_layers, update_fields_
@@ -28,34 +29,31 @@ def narrowed(tensor: torch.Tensor, axes: list[Mask | None]) -> torch.Tensor:
     return result.contiguous()
 
 
-def slice_(model: nn.Module, plan: Plan) -> None:
-    """New, smaller parameters and buffers in the places of the old ones (of a copy, as a rule)."""
-
-    def renew(old: torch.Tensor, data: torch.Tensor) -> torch.Tensor:
-        return nn.Parameter(data, requires_grad=old.requires_grad) if isinstance(old, nn.Parameter) else data
-
-    replace_(model, plan, renew)
-
-
-def replace_(model: nn.Module, plan: Plan, renew: Callable[[torch.Tensor, torch.Tensor], torch.Tensor]) -> None:
-    """Put `renew(old, sliced data)` where every shrinking tensor stands, under each of its names."""
-    tensors = named_tensors(model)
-    made: dict[int, torch.Tensor] = {}
+def sliced_copy(model: nn.Module, plan: Plan) -> nn.Module:
+    """A copy of the model with only the living channels; what is cut away is never copied. Gradients stay behind."""
+    if needs_baking(model):
+        model = bake_(copy.deepcopy(model))
+    fresh: dict[str, torch.Tensor] = {}
+    memo: dict[int, Any] = {}
     names = canonical_names(model)
-    touched = []
-    for name, tensor in tensors.items():
-        axes = plan.attributes.get(names[name])
-        if axes is None:
+    for name, tensor in named_tensors(model).items():
+        if id(tensor) in memo:
             continue
-        if id(tensor) not in made:
-            made[id(tensor)] = renew(tensor, narrowed(tensor, axes))
-        owner, _, attribute = name.rpartition(".")
-        module = model.get_submodule(owner)
-        if isinstance(tensor, nn.Parameter):
-            setattr(module, attribute, made[id(tensor)])
-        else:
-            module._buffers[attribute] = made[id(tensor)]
-        touched.append(name)
+        axes = plan.attributes.get(names[name])
+        if names[name] not in fresh:
+            fresh[names[name]] = tensor.detach().clone() if axes is None else narrowed(tensor, axes)
+        data = fresh[names[name]]
+        is_parameter = isinstance(tensor, nn.Parameter)
+        memo[id(tensor)] = nn.Parameter(data, requires_grad=tensor.requires_grad) if is_parameter else data
+    copied = copy.deepcopy(model, memo)
+    update_layers_(copied, plan)
+    return copied
+
+
+def update_layers_(model: nn.Module, plan: Plan) -> None:
+    """Make the layers' own account of their sizes agree with their sliced weights."""
+    names = canonical_names(model)
+    touched = [name for name in named_tensors(model) if names[name] in plan.attributes]
     facts = layer_facts(plan)
     for layer in dict.fromkeys([*touched_layers(touched), *facts]):
         update_fields_(model.get_submodule(layer), facts.get(layer, {}))

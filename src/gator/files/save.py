@@ -1,0 +1,135 @@
+"""`save` and `load`: one safetensors file with the weights and, as JSON metadata, the cuts that lead to them.
+
+Loading runs no code from the file: the original architecture is traced and cut again as the file says, then the weights
+are put in. What does not fit is an error that names the first mismatch, and the model passed in is untouched.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import tempfile
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors import SafetensorError, safe_open
+from safetensors.torch import save_file
+from torch import nn
+
+from gator.errors import FileError, GatorError
+from gator.graph.hypergraph import Hypergraph
+from gator.graph.trace import check_same, named_tensors, trace_inputs
+from gator.surgery.cut import rebuild
+from gator.surgery.history import Step, steps_of
+
+FORMAT = 1
+_KEY = "gator"
+
+
+def save(model: nn.Module, path: str | os.PathLike[str]) -> None:
+    """Write a (cut) network to one file. The file appears whole or not at all."""
+    state = model.state_dict()
+    tensors: dict[str, torch.Tensor] = {}
+    tied: dict[str, str] = {}
+    seen: dict[Any, str] = {}
+    for name, tensor in state.items():
+        if not isinstance(tensor, torch.Tensor):
+            raise FileError(f"cannot save {name!r}: the state_dict holds a {type(tensor).__name__} there, not a tensor")
+        key = (tensor.data_ptr(), tuple(tensor.shape), tensor.stride()) if tensor.numel() else name
+        if key in seen:
+            tied[name] = seen[key]
+        else:
+            seen[key] = name
+            tensors[name] = tensor.detach().contiguous()
+    content = {"format": FORMAT, "class": type(model).__name__, "tied": tied, "steps": [_dump(s) for s in steps_of(model)]}
+    target = Path(path)
+    if not target.parent.is_dir():
+        raise FileError(f"cannot save to {target}: there is no folder {target.parent}")
+    handle, temporary = tempfile.mkstemp(dir=target.parent, prefix=f".{target.name}.")
+    os.close(handle)
+    try:
+        save_file(tensors, temporary, metadata={_KEY: json.dumps(content), "format": "pt"})
+        with open(temporary, "rb") as written:
+            os.fsync(written.fileno())
+        os.chmod(temporary, 0o644)
+        os.replace(temporary, target)
+    except (OSError, SafetensorError) as error:
+        raise FileError(f"cannot save to {target}: {error}") from error
+    finally:
+        with contextlib.suppress(FileNotFoundError):
+            os.unlink(temporary)
+
+
+def load(path: str | os.PathLike[str], model: nn.Module) -> nn.Module:
+    """The network of a file, made from `model`, a fresh instance of the original architecture (which stays as it is)."""
+    content, tensors = _read(Path(path))
+    network = model
+    for number, step in enumerate(content["steps"]):
+        try:
+            network = _apply(network, _restore(step))
+        except FileError:
+            raise
+        except GatorError as error:
+            raise FileError(f"{path}: cut {number + 1} cannot be made on this {type(model).__name__}: {error}") from error
+    if network is model:
+        raise FileError(f"{path} holds no cut; load its tensors with safetensors into the model itself")
+    _fill(network, tensors, content["tied"], path)
+    return network
+
+
+def _read(path: Path) -> tuple[dict[str, Any], dict[str, torch.Tensor]]:
+    if not path.is_file():
+        raise FileError(f"there is no file {path}")
+    try:
+        with safe_open(path, framework="pt") as file:
+            metadata = file.metadata() or {}
+            if _KEY not in metadata:
+                raise FileError(f"{path} is a safetensors file, but not one that gator.save wrote: it has no plan in it")
+            content = json.loads(metadata[_KEY])
+            if content["format"] > FORMAT:
+                raise FileError(f"{path} has format {content['format']}; this version reads up to {FORMAT}: upgrade gator")
+            if not isinstance(content["steps"], list) or not isinstance(content["tied"], dict):
+                raise FileError(f"{path}: the plan in it is damaged")
+            return content, {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
+    except (SafetensorError, OSError) as error:
+        raise FileError(f"{path} cannot be read: {error}; it is truncated or not a safetensors file") from error
+    except (KeyError, TypeError, ValueError) as error:
+        raise FileError(f"{path}: the plan in it is damaged ({type(error).__name__}: {error})") from error
+
+
+def _dump(step: Step) -> dict[str, Any]:
+    kept = {name: list(units) for name, units in step.kept.items()}
+    return {"graph": step.graph.to_json(), "kept": kept, "form": step.form, "folded": step.folded}
+
+
+def _restore(data: Any) -> Step:
+    try:
+        kept = {name: tuple(units) for name, units in data["kept"].items()}
+        return Step(Hypergraph.from_json(data["graph"]), kept, data["form"], dict(data["folded"]))
+    except (KeyError, TypeError, AttributeError, GatorError) as error:
+        raise FileError(f"the plan in the file is damaged: {error}") from error
+
+
+def _apply(model: nn.Module, step: Step) -> nn.Module:
+    graph = trace_inputs(model, step.graph.inputs, fixed=step.graph.fixed, heads=step.graph.heads)
+    check_same(step.graph.edges, graph.edges, FileError)
+    return rebuild(model, graph, step)
+
+
+def _fill(network: nn.Module, tensors: dict[str, torch.Tensor], tied: dict[str, str], path: Any) -> None:
+    state = network.state_dict()
+    given = {**tensors, **{name: tensors[other] for name, other in tied.items() if other in tensors}}
+    for name, tensor in state.items():
+        if name not in given:
+            raise FileError(f"{path} lacks tensor {name!r}, which the network needs")
+        if given[name].shape != tensor.shape:
+            raise FileError(f"{path}: tensor {name!r} has shape {tuple(given[name].shape)}, the network has {tuple(tensor.shape)}")
+    for name in given:
+        if name not in state:
+            raise FileError(f"{path} has tensor {name!r}, which the network does not have")
+    held = named_tensors(network)
+    with torch.no_grad():
+        for name in state:
+            held[name].data = given[name].to(held[name].device, copy=True)

@@ -1,0 +1,116 @@
+"""`cut_`: cut a network that is in training, in place, together with the state of its optimizer."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import nn
+from torch.optim import Optimizer
+
+from gator.errors import CutError
+from gator.graph.bake import needs_baking
+from gator.graph.hypergraph import Hypergraph
+from gator.graph.trace import named_tensors, retraced
+from gator.surgery.cut import as_network, check_network, class_problem
+from gator.surgery.history import remember
+from gator.surgery.plan import Kept, Mask, Plan
+from gator.surgery.slice import canonical_names, narrowed, sliced_copy, update_layers_
+
+
+def cut_(model: nn.Module, graph: Hypergraph, kept: Kept, *, optimizer: Optimizer | None = None) -> nn.Module:
+    """Remove channels from `model` itself and from the optimizer's state; returns `model`.
+
+    Where the class of the model can hold the cut, every parameter stays the same object with less in it. Where it cannot,
+    the object becomes an fx.GraphModule over its own layers. Everything is checked on a copy first; on an error nothing
+    has changed. Drop references to older losses before: they hold the old shapes.
+    """
+    plan = Plan(retraced(graph, model), kept)
+    if plan.whole:
+        return model
+    if needs_baking(model):
+        raise CutError(
+            "cut_ cannot cut through weight_norm or spectral_norm in place\n"
+            "  Remove it first (torch.nn.utils.parametrize.remove_parametrizations), or use gator.cut."
+        )
+    trial = sliced_copy(model, plan)
+    reason = class_problem(model, trial, plan)
+    if reason:
+        check_network(model, as_network(model, trial, plan)[0], plan)
+    before = list(model.parameters())
+    _shrink_(model, plan, optimizer)
+    if not reason:
+        return remember(model, model, plan, "class", {})
+    network, folded = as_network(model, model, plan)
+    remember(network, model, plan, "graph", folded)
+    model.__class__ = network.__class__
+    model.__dict__.clear()
+    model.__dict__.update(network.__dict__)
+    if optimizer is not None:
+        _follow_(optimizer, before, list(model.parameters()))
+    return model
+
+
+def _shrink_(model: nn.Module, plan: Plan, optimizer: Optimizer | None) -> None:
+    """Slice every parameter's data, gradient and optimizer state, keeping the parameter objects; buffers are replaced."""
+    names = canonical_names(model)
+    fresh: dict[str, torch.Tensor] = {}
+    axes_of: dict[int, list[Mask | None]] = {}
+    old: dict[nn.Parameter, tuple[torch.Tensor, torch.Tensor | None]] = {}
+    buffers: list[tuple[str, torch.Tensor]] = []
+    for name, tensor in named_tensors(model).items():
+        axes = plan.attributes.get(names[name])
+        if axes is None:
+            continue
+        if names[name] not in fresh:
+            fresh[names[name]] = narrowed(tensor, axes)
+        if not isinstance(tensor, nn.Parameter):
+            buffers.append((name, fresh[names[name]]))
+        elif tensor not in old:
+            axes_of[id(tensor)] = axes
+            old[tensor] = (tensor.data, tensor.grad)
+            tensor.grad = None
+            tensor.data = fresh[names[name]]
+    stale = [parameter for parameter in old if _held_by_a_graph(parameter)]
+    if stale:
+        for parameter, (data, gradient) in old.items():
+            parameter.data, parameter.grad = data, gradient
+        name = next(n for n, p in model.named_parameters() if p is stale[0])
+        raise CutError(
+            f"an older loss still holds the shapes of {name!r}; nothing was changed\n"
+            "  Delete references to losses and outputs of earlier steps (del loss), then cut."
+        )
+    for parameter, (data, gradient) in old.items():
+        axes = axes_of[id(parameter)]
+        if gradient is not None:
+            parameter.grad = narrowed(gradient, axes)
+        held = {} if optimizer is None else optimizer.state.get(parameter, {})
+        for key, state in held.items():
+            if isinstance(state, torch.Tensor) and state.shape == data.shape:
+                held[key] = narrowed(state, axes)
+    for name, tensor in buffers:
+        owner, _, attribute = name.rpartition(".")
+        model.get_submodule(owner)._buffers[attribute] = tensor
+    update_layers_(model, plan)
+
+
+def _held_by_a_graph(parameter: nn.Parameter) -> bool:
+    """Whether an autograd graph that is still alive accumulates into this parameter with its old shape."""
+    if not parameter.requires_grad:
+        return False
+    with torch.enable_grad():
+        node: Any = parameter.view_as(parameter).grad_fn
+    accumulator = node.next_functions[0][0]
+    return tuple(accumulator._input_metadata[0].shape) != tuple(parameter.shape)
+
+
+def _follow_(optimizer: Optimizer, before: list[nn.Parameter], after: list[nn.Parameter]) -> None:
+    """The optimizer forgets parameters that are gone and learns those that are new."""
+    gone = {id(p) for p in before} - {id(p) for p in after}
+    known = {id(p) for p in before}
+    for group in optimizer.param_groups:
+        for parameter in group["params"]:
+            if id(parameter) in gone:
+                optimizer.state.pop(parameter, None)
+        group["params"] = [p for p in group["params"] if id(p) not in gone]
+    optimizer.param_groups[0]["params"].extend(p for p in after if id(p) not in known)
