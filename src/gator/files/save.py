@@ -107,8 +107,9 @@ def _dump(step: Step) -> dict[str, Any]:
 def _restore(data: Any) -> Step:
     try:
         kept = {name: tuple(units) for name, units in data["kept"].items()}
-        return Step(Hypergraph.from_json(data["graph"]), kept, data["form"], dict(data["folded"]))
-    except (KeyError, TypeError, AttributeError, GatorError) as error:
+        folded = {key: (str(name), tuple(shape)) for key, (name, shape) in data["folded"].items()}
+        return Step(Hypergraph.from_json(data["graph"]), kept, data["form"], folded)
+    except (KeyError, TypeError, ValueError, AttributeError, GatorError) as error:
         raise FileError(f"the plan in the file is damaged: {error}") from error
 
 

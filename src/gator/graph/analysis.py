@@ -20,6 +20,8 @@ from gator.graph.program import Call, Program, Ref
 from gator.graph.rules import Scope, find
 
 Argument = tuple[str, int | None]
+_PASSES = 8
+_NEAR = 30  # calls; about the length of one attention layer
 aten = torch.ops.aten
 PRODUCTS = (aten.matmul, aten.mm, aten.bmm, aten.mv, aten.dot, aten.addmm, aten.baddbmm, aten.einsum)
 
@@ -184,7 +186,8 @@ class Analysis:
     def choose(self, call: Call, options: dict[Any, int]) -> Any:
         key = (self.index, call.index)
         open_ = {k: n for k, n in options.items() if k not in self._rejected.get(key, frozenset())} or options
-        chosen = max(open_, key=lambda k: open_[k])
+        # Of equals the last: what is alike in query, key and value should be chosen alike.
+        chosen = max(reversed(list(open_)), key=lambda k: open_[k])
         self._choices[key] = _Choice(options, chosen)
         self.result.choices[call.index] = chosen
         return chosen
@@ -199,7 +202,8 @@ class Analysis:
         for labels in self._attention:
             marked.setdefault(len(labels), []).append(table[labels])
         wants = self._dims_wanted(table)
-        result = {}
+        heads: dict[tuple[int, int], Any] = {}
+        fixed: dict[tuple[int, int], Any] = {}
         for key, choice in self._choices.items():
             if choice.labels is None or len(choice.options) < 2:
                 continue
@@ -210,9 +214,11 @@ class Analysis:
                 continue
             contracted = marked.get(len(roots), []) if isinstance(choice.chosen, int) else []
             is_heads = any(np.isin(roots[roots != 0], other).any() for other in contracted)
-            if not roots.any() or (is_heads and max(others) > 1 and not np.isin(roots, wants).any()):
-                result[key] = choice.chosen
-        return result
+            if is_heads and max(others) > 1 and not np.isin(roots, wants).any():
+                heads[key] = choice.chosen
+            elif not roots.any():
+                fixed[key] = choice.chosen
+        return heads or _apart(fixed)
 
     def _dims_wanted(self, table: Labels) -> Labels:
         """Roots of the classes for which the user asked for head dimensions instead of whole heads."""
@@ -223,6 +229,17 @@ class Analysis:
         names = {name for name, mode in self._heads.items() if mode == "dims"}  # type: ignore[union-attr]
         found = [labels for port, labels in self.producers.items() if port.layer in names]
         return np.unique(table[np.concatenate(found)]) if found else np.zeros(0, dtype=np.int64)
+
+
+def _apart(choices: dict[tuple[int, int], Any]) -> dict[tuple[int, int], Any]:
+    """Choices that are not near each other: two that contradict each other must not both be turned round."""
+    result: dict[tuple[int, int], Any] = {}
+    last: dict[int, int] = {}
+    for (program, call), choice in sorted(choices.items()):
+        if call - last.get(program, -_NEAR) >= _NEAR:
+            result[program, call] = choice
+            last[program] = call
+    return result
 
 
 def static_values(program: Program) -> set[int]:
@@ -244,7 +261,7 @@ def analyse(
 ) -> Analysis:
     """Run the rules until no choice is worth making otherwise (at most a few passes)."""
     rejected: dict[tuple[int, int], frozenset[Any]] = {}
-    for _ in range(5):
+    for _ in range(_PASSES):
         analysis = Analysis(programs, integers, fixed, heads, rejected)
         again = analysis.disappointments()
         if not again:

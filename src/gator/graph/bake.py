@@ -6,7 +6,9 @@ Their result is a weight like any other; their ingredients have no channels of t
 from __future__ import annotations
 
 import copy
+from typing import Any
 
+import torch
 from torch import nn
 from torch.nn.utils import parametrize, remove_spectral_norm, remove_weight_norm
 from torch.nn.utils.spectral_norm import SpectralNorm
@@ -19,20 +21,40 @@ def needs_baking(model: nn.Module) -> bool:
 
 def baked(model: nn.Module) -> nn.Module:
     """The model itself, or a copy with plain weights where something had to be baked."""
-    return bake_(copy.deepcopy(model)) if needs_baking(model) else model
+    return baked_copy(model) if needs_baking(model) else model
+
+
+def baked_copy(model: nn.Module) -> nn.Module:
+    # The hook form keeps its last result as a plain attribute with a history, which deepcopy refuses.
+    memo: dict[int, Any] = {}
+    for module in model.modules():
+        for hook in _hooks(module):
+            weight = module.__dict__.get(hook.name)
+            if isinstance(weight, torch.Tensor):
+                memo[id(weight)] = weight.detach().clone()
+    return bake_(copy.deepcopy(model, memo))
 
 
 def bake_(model: nn.Module) -> nn.Module:
     for module in model.modules():
         if parametrize.is_parametrized(module):
-            for name in list(module.parametrizations):  # type: ignore[arg-type]
-                parametrize.remove_parametrizations(module, str(name), leave_parametrized=True)
+            _bake_parametrizations_(module)
         for hook in _hooks(module):
             if isinstance(hook, WeightNorm):
                 remove_weight_norm(module, hook.name)
             else:
                 remove_spectral_norm(module, hook.name)
     return model
+
+
+def _bake_parametrizations_(module: nn.Module) -> None:
+    """As torch's remove_parametrizations, which would take the properties from the class that copies share."""
+    results = {name: getattr(module, name).detach().clone() for name in module.parametrizations}  # type: ignore[union-attr]
+    trainable = {name: any(p.requires_grad for p in module.parametrizations[name].parameters()) for name in results}  # type: ignore[index]
+    del module.parametrizations
+    module.__class__ = type(module).__mro__[1]
+    for name, data in results.items():
+        module.register_parameter(name, nn.Parameter(data, requires_grad=trainable[name]))
 
 
 def _hooks(module: nn.Module) -> list[WeightNorm | SpectralNorm]:

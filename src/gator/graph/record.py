@@ -38,6 +38,7 @@ class Stand(torch.Tensor):
 
     shadow: torch.Tensor  # the meta tensor that answers for it
     value: int
+    data_known: torch.Tensor | None  # what it would hold, if that follows from constants alone
 
     __torch_function__ = torch._C._disabled_torch_function_impl
 
@@ -52,7 +53,7 @@ class Stand(torch.Tensor):
             device=device,
             requires_grad=False,
         )
-        self.shadow, self.value = shadow, value
+        self.shadow, self.value, self.data_known = shadow, value, None
         return self
 
     @classmethod
@@ -120,7 +121,10 @@ class Recorder(TorchDispatchMode):
         if not self.knows(func) and _composite(func):
             with self:
                 return func.decompose(*args, **kwargs)
+        known = self._known_result(func, args, kwargs, tensors)
         if func in _READS_DATA:
+            if known is not None:
+                return known
             raise TraceError(
                 f"the network decides by the values of a tensor ({func.overloadpacket.__name__})\n"
                 f"  at {_source()[0]}\n"
@@ -158,9 +162,27 @@ class Recorder(TorchDispatchMode):
             # What is read from this tensor from now on is the new value; older views keep theirs, and order tells.
             if isinstance(mutated, Stand):
                 mutated.value = ids[0] if ids[0] is not None else mutated.value
+                mutated.data_known = known
             return mutated
+        if single and isinstance(known, torch.Tensor):
+            stand = Stand.make(result, ids[0], self.device)  # type: ignore[arg-type]
+            stand.data_known = known
+            return stand
         stands = [Stand.make(r, v, self.device) if v is not None else r for r, v in zip(results, ids, strict=True)]
         return stands[0] if single else (stands if isinstance(result, list) else tuple(stands))
+
+    def _known_result(self, func: Any, args: Any, kwargs: Any, tensors: list[torch.Tensor]) -> Any:
+        """What the call gives, if all it reads is known; code may ask (a mask, say, whether it is causal)."""
+        if torch.Tag.nondeterministic_seeded in func.tags or func.overloadpacket in (aten.empty, aten.new_empty, aten.empty_like):
+            return None
+        for tensor in tensors:
+            if tensor.data_known is None if isinstance(tensor, Stand) else self._attribute_name(tensor) is not None:
+                return None
+        if any(tensor.numel() > _LARGEST_KNOWN for tensor in tensors):
+            return None
+        real = lambda t: t.data_known if isinstance(t, Stand) else t  # noqa: E731
+        result = func(*_map(args, real), **_map(kwargs, real))
+        return result if not isinstance(result, torch.Tensor) or result.numel() <= _LARGEST_KNOWN else None
 
     def _is_constant(self, func: Any, tensors: list[torch.Tensor], mutated: torch.Tensor | None) -> bool:
         """Whether the call can be computed for real: it depends on no input and no floating-point attribute."""
@@ -181,6 +203,7 @@ _SAME_SHAPE = {
     aten.silu, aten.hardtanh, aten.hardswish, aten.hardsigmoid, aten.sigmoid, aten.tanh, aten.softmax, aten.relu6,
     aten.leaky_relu,
 }  # fmt: skip
+_LARGEST_KNOWN = 1 << 20
 _READS_DATA = {aten._local_scalar_dense.default, aten.is_nonzero.default, aten.equal.default, aten.nonzero.default}
 _FLOAT_FACTORIES = {
     aten.zeros, aten.ones, aten.full, aten.empty, aten.rand, aten.randn, aten.linspace, aten.eye, aten.arange,

@@ -12,7 +12,7 @@ from gator.errors import CutError
 from gator.graph.hypergraph import Hypergraph
 from gator.graph.trace import retraced
 from gator.surgery.emit import Emitter
-from gator.surgery.fold import Folder
+from gator.surgery.fold import Folded, Folder
 from gator.surgery.masked import masked, signature_of
 from gator.surgery.network import CutNetwork, assembled
 from gator.surgery.history import Step, remember
@@ -86,10 +86,10 @@ def class_problem(model: nn.Module, sliced: nn.Module, plan: Plan) -> str:
 
 
 def as_network(
-    model: nn.Module, sliced: nn.Module, plan: Plan, names: Mapping[str, str] | None = None
-) -> tuple[CutNetwork, dict[str, str]]:
-    """The fx form of the cut, over the layers of `sliced`, and the names of the constants that were folded."""
-    folder = Folder(names)
+    model: nn.Module, sliced: nn.Module, plan: Plan, folded: Mapping[str, Folded] | None = None
+) -> tuple[CutNetwork, dict[str, Folded]]:
+    """The fx form of the cut, over the layers of `sliced`, and what became of the constants that were folded."""
+    folder = Folder(folded)
     canonical = canonical_names(sliced)
     emitters = [Emitter(plan, index, sliced, canonical, folder, masked=False) for index in (0, 1)]
     train_graph, eval_graph = (emitter.emit() for emitter in emitters)
@@ -102,4 +102,4 @@ def as_network(
     flags = {name: module.training for name, module in sliced.named_modules()}
     for name, module in network.named_modules():
         module.training = flags.get(name, model.training)
-    return network, folder.names
+    return network, folder.made

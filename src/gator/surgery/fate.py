@@ -38,7 +38,7 @@ class Fate:
 def decide(plan: Plan, index: int) -> Fate:
     labelled = plan.analysed.programs[index]
     program = labelled.program
-    empty = frozenset(v for v in labelled.axes if 0 in plan.shape(index, v)) if plan.emptied else frozenset()
+    empty = frozenset(v for v in labelled.axes if 0 in plan.shape(index, v))
     before: set[int] = set(program.inputs)
     after: set[int] = set(program.inputs)
     pinned = _pinned(plan, index)
@@ -51,7 +51,7 @@ def decide(plan: Plan, index: int) -> Fate:
             before.update(outputs)
         if all(v in empty for v in outputs) and outputs:
             continue
-        if plan.emptied and _sums_nothing(plan, index, call):
+        if _sums_nothing(plan, index, call):
             emptied_sum.add(call.index)
             args = [_ref(call, "self")] if call.packet in (aten.addmm, aten.baddbmm) else []
         if random or any(v in after and v not in empty for v in args) or any(v in before & pinned for v in outputs):
@@ -127,12 +127,10 @@ def _live(plan: Plan, index: int, empty: frozenset[int], folded: frozenset[int])
 def check_connected(plan: Plan, index: int, fate: Fate) -> None:
     """An output that no longer depends on any input is an error that names the edge to blame."""
     labelled = plan.analysed.programs[index]
-    if not plan.emptied:
-        return
     for leaf in labelled.program.outputs[0]:
         if isinstance(leaf, Ref) and (leaf.id in fate.folded or leaf.id in fate.empty):
             calls = [c for c in labelled.program.calls if c.index in fate.emptied_sum]
-            blame = _blame(plan, index, calls[-1]) if calls else plan.emptied[0]
+            blame = _blame(plan, index, calls[-1]) if calls else "?"
             raise KeptError(
                 f"this cut would disconnect the output from the input: edge {blame!r} keeps no channel\n"
                 "  Keep at least one unit of it."
@@ -148,4 +146,4 @@ def _blame(plan: Plan, index: int, call: Call) -> str:
         mask = plan.alive(labels)
         if mask is not None and not mask.any():
             return plan.edge_at(labels)
-    return plan.emptied[0]
+    return "?"

@@ -6,45 +6,55 @@ that goes on learning. Train and eval graphs share it.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import nn
 
+from gator.errors import CutError
+from gator.graph.labels import Axis
 from gator.graph.program import Call, Ref, map_refs
 
 if TYPE_CHECKING:
     from gator.surgery.emit import Emitter
 
 aten = torch.ops.aten
+Folded = tuple[str, tuple[int, ...]]  # name and shape of the parameter that a constant became
 
 
 class Folder:
     """Evaluates folded values on the sliced model and hands out one parameter for each distinct result."""
 
-    def __init__(self, names: Mapping[str, str] | None = None) -> None:
+    def __init__(self, made: Mapping[str, Folded] | None = None) -> None:
         self._values: dict[tuple[int, int], torch.Tensor] = {}
         self._made: dict[str, torch.Tensor] = {}
-        self._given = names
-        self.names: dict[str, str] = {}  # "program:value" -> parameter: a file says which was which
+        self._given = made
+        self.made: dict[str, Folded] = {}  # "program:value" -> what it became: a file says which was which
 
     def constant(self, emitter: Emitter, value: int) -> tuple[str, torch.Tensor, bool]:
         """(name, tensor, whether it must be expanded where it is used)."""
-        small = _compressed(self._value(emitter, value))
+        full = self._value(emitter, value)
         key = f"{emitter.index}:{value}"
-        name = self._name(emitter, value, small) if self._given is None else self._given.get(key, f"folded_{key}")
+        if self._given is None:
+            small = _compressed(full, emitter.axes(value))
+            name = self._name(emitter, value, small)
+        else:
+            if key not in self._given:
+                raise CutError(f"the plan says nothing of the constant that {_maker(emitter, value).where()} leaves behind")
+            name, shape = self._given[key]
+            small = _shrunk(full, shape)
         if name not in self._made:
             self._made[name] = nn.Parameter(small) if small.dtype.is_floating_point else small
-        self.names[key] = name
+        self.made[key] = (name, tuple(small.shape))
         return name, self._made[name], not _only_broadcast(emitter, value)
 
     def _name(self, emitter: Emitter, value: int, small: torch.Tensor) -> str:
         """Train and eval graphs share a constant that is the same in both; otherwise each gets a name of its own."""
         call = _maker(emitter, value)
         base = "folded_" + (call.module.replace(".", "_") or call.packet.__name__)
-        others = {key.partition(":")[0] for key in self.names} - {str(emitter.index)}
-        mine = {name for key, name in self.names.items() if key.startswith(f"{emitter.index}:")}
+        others = {key.partition(":")[0] for key in self.made} - {str(emitter.index)}
+        mine = {name for key, (name, _) in self.made.items() if key.startswith(f"{emitter.index}:")}
         for name, tensor in self._made.items():
             if others and name not in mine and tensor.shape == small.shape and torch.equal(tensor, small):
                 return name
@@ -116,12 +126,19 @@ def _maker(emitter: Emitter, value: int) -> Call:
     return next(call for call in emitter.program.calls if value in call.outputs)
 
 
-def _compressed(tensor: torch.Tensor) -> torch.Tensor:
-    """One position of every axis along which nothing varies."""
-    for axis in range(tensor.ndim):
+def _compressed(tensor: torch.Tensor, axes: Sequence[Axis]) -> torch.Tensor:
+    """One position of batch and space where nothing varies along them; channels stay one number each."""
+    shape = []
+    for axis, labels in enumerate(axes):
         first = tensor.narrow(axis, 0, 1)
-        if tensor.shape[axis] > 1 and torch.equal(first.expand_as(tensor), tensor):
-            tensor = first
+        same = labels is None and torch.equal(first.expand_as(tensor), tensor)
+        shape.append(1 if same else tensor.shape[axis])
+    return _shrunk(tensor, shape)
+
+
+def _shrunk(tensor: torch.Tensor, shape: Sequence[int]) -> torch.Tensor:
+    for axis, size in enumerate(shape):
+        tensor = tensor.narrow(axis, 0, min(size, tensor.shape[axis]))
     return tensor.clone()
 
 

@@ -9,6 +9,7 @@ from typing import TypeVar
 from torch import nn
 
 from gator.graph.hypergraph import Hypergraph
+from gator.surgery.fold import Folded
 from gator.surgery.plan import Plan
 
 ATTRIBUTE = "gator_plan"
@@ -22,10 +23,10 @@ class Step:
     graph: Hypergraph
     kept: dict[str, tuple[int, ...]]
     form: str  # "class" or "graph"
-    folded: dict[str, str]  # names of the constants that closed branches left behind
+    folded: dict[str, Folded]  # the constants that closed branches left behind
 
 
-def remember(network: M, model: nn.Module, plan: Plan, form: str, folded: Mapping[str, str]) -> M:
+def remember(network: M, model: nn.Module, plan: Plan, form: str, folded: Mapping[str, Folded]) -> M:
     """Write the history of `model` plus this cut onto `network`."""
     kept = {name: tuple(mask.nonzero()[0].tolist()) for name, mask in plan.masks.items() if not mask.all()}
     step = Step(plan.graph.without_programs(), kept, form, dict(folded))

@@ -73,7 +73,8 @@ def _own_parameters(module: nn.Module, call: Call, program: Program, canonical: 
         own = canonical.get(f"{call.module}.{name}")
         if isinstance(arg, Ref):
             value = program.values[arg.id]
-            if value.origin != "attribute" or value.name != own:
+            # A weight that a hook computes is no parameter, so it has no other name.
+            if value.origin != "attribute" or value.name != (own or f"{call.module}.{name}"):
                 return False
         elif own is not None and name in ("weight", "bias"):
             return False

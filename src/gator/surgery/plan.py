@@ -69,6 +69,8 @@ class Plan:
         for root, (index, unit) in self.analysed.edge_of.items():
             alive[root] = self.masks[graph.edges[index].name][unit]
         self._alive = alive[self.analysed.roots]
+        self._masks: dict[int, Mask | None] = {}  # by identity: the labels live as long as the graph
+        self._shapes: dict[tuple[int, int], tuple[int, ...]] = {}
 
     @property
     def whole(self) -> bool:
@@ -78,8 +80,10 @@ class Plan:
         """The living positions of an axis, None if all live."""
         if labels is None:
             return None
-        mask: Mask = self._alive[labels]
-        return None if mask.all() else mask
+        if id(labels) not in self._masks:
+            mask: Mask = self._alive[labels]
+            self._masks[id(labels)] = None if mask.all() else mask
+        return self._masks[id(labels)]
 
     def alive_attribute(self, name: str) -> list[Mask | None]:
         return [self.alive(labels) for labels in self.analysed.attributes[name]]
@@ -92,6 +96,11 @@ class Plan:
 
     def shape(self, program: int, value: int) -> tuple[int, ...]:
         """The shape a value has when only the living are left."""
+        if (program, value) not in self._shapes:
+            self._shapes[program, value] = self._shape(program, value)
+        return self._shapes[program, value]
+
+    def _shape(self, program: int, value: int) -> tuple[int, ...]:
         labelled = self.analysed.programs[program]
         sizes = []
         for labels, size in zip(labelled.axes[value], labelled.program.values[value].shape, strict=True):
@@ -112,7 +121,7 @@ class Plan:
         from gator.surgery.fate import decide
 
         program = self.analysed.programs[1].program
-        live = decide(self, 1).live if self.emptied else range(len(program.calls))
+        live = decide(self, 1).live
         total = sum(macs(call, lambda v: self.shape(1, v)) for call in program.calls if call.index in live)
         given = self.graph.inputs.batch
         return total * given // program.batch if program.batch and given else total

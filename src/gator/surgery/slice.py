@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from gator.graph.bake import bake_, needs_baking
+from gator.graph.bake import baked_copy, needs_baking
 from gator.graph.program import BatchInt, Ref
 from gator.graph.trace import named_tensors
 from gator.surgery.layers import touched_layers, update_fields_
@@ -32,7 +32,7 @@ def narrowed(tensor: torch.Tensor, axes: list[Mask | None]) -> torch.Tensor:
 def sliced_copy(model: nn.Module, plan: Plan) -> nn.Module:
     """A copy of the model with only the living channels; what is cut away is never copied. Gradients stay behind."""
     if needs_baking(model):
-        model = bake_(copy.deepcopy(model))
+        model = baked_copy(model)
     fresh: dict[str, torch.Tensor] = {}
     memo: dict[int, Any] = {}
     names = canonical_names(model)

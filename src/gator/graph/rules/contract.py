@@ -180,8 +180,9 @@ def _ports(scope: Scope, left: str, right: str, axis_left: int, axis_right: int)
             if len(scope.shape(name)) > 1:
                 rank = len(scope.shape(name))
                 scope.produces(name, rank - 2 if axis == rank - 1 else rank - 1)
-    if not any(weights) and len(scope.shape(left)) > 2:
-        scope.analysis.mark_attention(scope.axes(left)[axis_left])
+    if not any(weights) and len(scope.shape(left)) > 2 and len(scope.shape(right)) > 2:
+        for labels in (*scope.axes(left)[-2:], *scope.axes(right)[-2:]):
+            scope.analysis.mark_attention(labels)
 
 
 @rule(aten.addmm, aten.baddbmm)
@@ -222,9 +223,11 @@ def _einsum(scope: Scope) -> Sequence[Axes]:
                 scope.read("tensors", axis, "sum", i)
                 if is_weight:
                     scope.consumes("tensors", axis, i)
-                elif len(terms) > 1:
-                    scope.analysis.mark_attention(axes[axis])
-            elif is_weight and sum(letter in other for other in terms) == 1:
+            if len(terms) > 1 and not is_weight and (letter not in right or sum(letter in other for other in terms) == 1):
+                scope.analysis.mark_attention(axes[axis])
+            if letter not in right:
+                continue
+            if is_weight and sum(letter in other for other in terms) == 1:
                 scope.produces("tensors", axis, i)
     return [tuple(found.get(letter) for letter in right)]
 
