@@ -10,7 +10,7 @@ import torch
 
 def make_importable() -> None:
     try:
-        import torchvision  # noqa: F401
+        import torchvision
     except RuntimeError:
         real = torch.library.register_fake
 

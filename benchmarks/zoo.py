@@ -213,11 +213,12 @@ def table() -> int:
         fine = [row for row in ours if row["status"] == "exact"]
         wide = [row for row in fine if row["share"] >= 0.9]
         theirs = [row for name, row in peers.items() if name.startswith(source) and row["status"] == "ok"]
-        print(f"{source}: {len(fine)} of {len(ours)} exact, {len(wide)} with 90 % or more prunable; Torch-Pruning: {len(theirs)} pass")
+        print(f"{source}: {len(fine)} of {len(ours)} exact, {len(wide)} with 90 % or more of their parameters prunable")
+        print(f"    Torch-Pruning 1.6 on {sum(n.startswith(source) for n in peers)} of them: {len(theirs)} pass")
     if exact:
-        slowest = max(exact, key=lambda row: row["trace_s"] + row["cut_s"])
-        largest = max(exact, key=lambda row: row["peak_mb"])
-        print(f"slowest {slowest['name']} {slowest['trace_s'] + slowest['cut_s']:.1f} s; most memory {largest['name']} {largest['peak_mb']} MB")
+        seconds, slowest = max((row["trace_s"] + row["cut_s"], row["name"]) for row in exact)
+        memory, largest = max((row["peak_mb"], row["name"]) for row in exact)
+        print(f"slowest: {slowest}, {seconds:.1f} s; most memory: {largest}, {memory} MB")
     return 0 if len(exact) == len(rows) else 1
 
 

@@ -25,3 +25,10 @@ def torchvision():
     import torchvision
 
     return torchvision
+
+
+from hypothesis import settings  # noqa: E402
+
+settings.register_profile("default", max_examples=100)
+settings.register_profile("ci", max_examples=300)
+settings.register_profile("long", max_examples=3000)

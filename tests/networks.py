@@ -202,7 +202,8 @@ def grouped_and_depthwise() -> Case:
 def transposed() -> Case:
     net = nn.Sequential(
         conv(3, 8), nn.ReLU(), nn.ConvTranspose2d(8, 12, 3), nn.ReLU(), nn.ConvTranspose2d(12, 8, 3, groups=4),
-        nn.ReLU(), nn.ConvTranspose2d(8, 8, 3, groups=8), nn.ReLU(), nn.ConvTranspose2d(8, 16, 2, groups=2), nn.ReLU(), conv(16, 2),
+        nn.ReLU(), nn.ConvTranspose2d(8, 8, 3, groups=8), nn.ReLU(), nn.ConvTranspose2d(8, 16, 2, groups=2), nn.ReLU(),
+        conv(16, 2),
     )  # fmt: skip
     return net, image(), ("0", "2", "4", "8")
 
@@ -232,7 +233,11 @@ def squeeze_excite() -> Case:
         gate = torch.sigmoid(m.up(F.relu(m.down(F.adaptive_avg_pool2d(x, 1)))))
         return m.head((x * gate).mean((2, 3)))
 
-    return Run(forward, stem=conv(3, 16), down=conv(16, 4, 1), up=conv(4, 16, 1), head=nn.Linear(16, 3)), image(), ("stem", "down")
+    return (
+        Run(forward, stem=conv(3, 16), down=conv(16, 4, 1), up=conv(4, 16, 1), head=nn.Linear(16, 3)),
+        image(),
+        ("stem", "down"),
+    )
 
 
 @case
@@ -244,7 +249,13 @@ def cbam() -> Case:
         where = torch.cat([x.mean(1, keepdim=True), x.max(1, keepdim=True)[0]], 1)
         return m.head((x * torch.sigmoid(m.spatial(where))).mean((2, 3)))
 
-    parts = {"stem": conv(3, 16), "down": nn.Linear(16, 4), "up": nn.Linear(4, 16), "spatial": conv(2, 1, 7), "head": nn.Linear(16, 3)}
+    parts = {
+        "stem": conv(3, 16),
+        "down": nn.Linear(16, 4),
+        "up": nn.Linear(4, 16),
+        "spatial": conv(2, 1, 7),
+        "head": nn.Linear(16, 3),
+    }
     return Run(forward, **parts), image(), ("stem", "down")
 
 
@@ -257,7 +268,14 @@ def selective_kernel() -> Case:
         weight = F.softmax(m.choose(pooled).view(x.shape[0], 2, -1, 1, 1), 1)
         return m.head((paths * weight).sum(1).mean((2, 3)))
 
-    parts = {"stem": conv(3, 8), "small": conv(8, 12), "large": conv(8, 12, 5), "squeeze": conv(12, 4, 1), "choose": conv(4, 24, 1), "head": nn.Linear(12, 3)}
+    parts = {
+        "stem": conv(3, 8),
+        "small": conv(8, 12),
+        "large": conv(8, 12, 5),
+        "squeeze": conv(12, 4, 1),
+        "choose": conv(4, 24, 1),
+        "head": nn.Linear(12, 3),
+    }
     return Run(forward, **parts), image(), ("stem", "small", "squeeze")
 
 
@@ -296,7 +314,11 @@ def rnn_relu_without_bias() -> Case:
     def forward(m: Any, x: Tensor) -> Tensor:
         return m.head(m.rnn(x)[0])
 
-    return Run(forward, rnn=nn.RNN(4, 8, nonlinearity="relu", bias=False, batch_first=True), head=nn.Linear(8, 3)), torch.randn(2, 5, 4), ("rnn",)
+    return (
+        Run(forward, rnn=nn.RNN(4, 8, nonlinearity="relu", bias=False, batch_first=True), head=nn.Linear(8, 3)),
+        torch.randn(2, 5, 4),
+        ("rnn",),
+    )
 
 
 @case
@@ -306,7 +328,12 @@ def multihead_attention() -> Case:
         x = x + m.attention(x, x, x, need_weights=False)[0]
         return m.head(m.norm(x))
 
-    parts = {"enter": nn.Linear(6, 16), "attention": nn.MultiheadAttention(16, 4, batch_first=True), "norm": nn.LayerNorm(16), "head": nn.Linear(16, 3)}
+    parts = {
+        "enter": nn.Linear(6, 16),
+        "attention": nn.MultiheadAttention(16, 4, batch_first=True),
+        "norm": nn.LayerNorm(16),
+        "head": nn.Linear(16, 3),
+    }
     return Run(forward, **parts), torch.randn(2, 5, 6), ("enter", "attention")
 
 
@@ -396,7 +423,11 @@ def grouped_query_repeated() -> Case:
         y = (q @ k.transpose(-1, -2) * 0.5).softmax(-1) @ v
         return m.o(y.transpose(1, 2).reshape(b, n, 16))
 
-    return Run(forward, q=nn.Linear(6, 16), k=nn.Linear(6, 8), v=nn.Linear(6, 8), o=nn.Linear(16, 3)), torch.randn(2, 5, 6), ("q",)
+    return (
+        Run(forward, q=nn.Linear(6, 16), k=nn.Linear(6, 8), v=nn.Linear(6, 8), o=nn.Linear(16, 3)),
+        torch.randn(2, 5, 6),
+        ("q",),
+    )
 
 
 @case
@@ -406,7 +437,11 @@ def einsum_attention() -> Case:
         attention = torch.einsum("bnhd,bmhd->bhnm", q, k).mul(0.5).softmax(-1)
         return m.o(torch.einsum("bhnm,bmhd->bnhd", attention, v).flatten(2))
 
-    return Run(forward, q=nn.Linear(6, 16), k=nn.Linear(6, 16), v=nn.Linear(6, 16), o=nn.Linear(16, 3)), torch.randn(2, 5, 6), ("q",)
+    return (
+        Run(forward, q=nn.Linear(6, 16), k=nn.Linear(6, 16), v=nn.Linear(6, 16), o=nn.Linear(16, 3)),
+        torch.randn(2, 5, 6),
+        ("q",),
+    )
 
 
 @case
@@ -426,7 +461,11 @@ def linear_attention() -> Case:
         y = q @ (k.transpose(-1, -2) @ v) / (q @ k.sum(-2, keepdim=True).transpose(-1, -2))
         return m.o(y.transpose(1, 2).flatten(2))
 
-    return Run(forward, q=nn.Linear(6, 8), k=nn.Linear(6, 8), v=nn.Linear(6, 8), o=nn.Linear(8, 3)), torch.randn(2, 5, 6), ("q",)
+    return (
+        Run(forward, q=nn.Linear(6, 8), k=nn.Linear(6, 8), v=nn.Linear(6, 8), o=nn.Linear(8, 3)),
+        torch.randn(2, 5, 6),
+        ("q",),
+    )
 
 
 @case
@@ -595,7 +634,12 @@ def global_response_norm() -> Case:
         x = m.gamma * (x * norm / (norm.mean(-1, keepdim=True) + 1e-6)) + m.beta + x
         return m.head(x)
 
-    parts = {"one": conv(3, 12), "gamma": nn.Parameter(torch.randn(1, 1, 1, 12)), "beta": nn.Parameter(torch.randn(1, 1, 1, 12)), "head": nn.Linear(12, 2)}
+    parts = {
+        "one": conv(3, 12),
+        "gamma": nn.Parameter(torch.randn(1, 1, 1, 12)),
+        "beta": nn.Parameter(torch.randn(1, 1, 1, 12)),
+        "head": nn.Linear(12, 2),
+    }
     return Run(forward, **parts), image(), ("one",)
 
 
@@ -639,7 +683,13 @@ def option_a_shortcut() -> Case:
         x = F.relu(m.norm(m.two(F.relu(m.one(x)))) + short)
         return m.head(x.mean((2, 3)))
 
-    parts = {"stem": conv(3, 4), "one": conv(4, 8, stride=2), "two": conv(8, 8), "norm": nn.BatchNorm2d(8), "head": nn.Linear(8, 3)}
+    parts = {
+        "stem": conv(3, 4),
+        "one": conv(4, 8, stride=2),
+        "two": conv(8, 8),
+        "norm": nn.BatchNorm2d(8),
+        "head": nn.Linear(8, 3),
+    }
     return Run(forward, **parts), image(), ("stem", "one", "two")
 
 
@@ -707,7 +757,11 @@ def bilinear_layer() -> Case:
     def forward(m: Any, x: Tensor) -> Tensor:
         return m.head(m.bilinear(F.relu(m.one(x)), F.relu(m.two(x))))
 
-    return Run(forward, one=nn.Linear(4, 6), two=nn.Linear(4, 5), bilinear=nn.Bilinear(6, 5, 7), head=nn.Linear(7, 2)), torch.randn(3, 4), ("one", "two", "bilinear")
+    return (
+        Run(forward, one=nn.Linear(4, 6), two=nn.Linear(4, 5), bilinear=nn.Bilinear(6, 5, 7), head=nn.Linear(7, 2)),
+        torch.randn(3, 4),
+        ("one", "two", "bilinear"),
+    )
 
 
 @case

@@ -62,7 +62,9 @@ def gap(one: Any, other: Any) -> float:
     return worst
 
 
-def assert_masked_equals_cut(model: nn.Module, inputs: Any, graph: gator.Hypergraph, kept: Any, tolerance: float = 1e-8) -> nn.Module:
+def assert_masked_equals_cut(
+    model: nn.Module, inputs: Any, graph: gator.Hypergraph, kept: Any, tolerance: float = 1e-8
+) -> nn.Module:
     """`masked` against both forms of `cut`; returns what `cut` gives by default."""
     with gator.masked(model, graph, kept):
         expected = run(model, inputs)

@@ -10,3 +10,25 @@ from gator.surgery.inplace import cut_
 from gator.surgery.masked import masked
 
 __version__ = "0.1.0"
+
+__all__ = [
+    "CutError",
+    "Edge",
+    "FileError",
+    "Footprint",
+    "GatorError",
+    "Hypergraph",
+    "KeptError",
+    "Member",
+    "MissingExtraError",
+    "ModelNameError",
+    "TraceError",
+    "cut",
+    "cut_",
+    "load",
+    "masked",
+    "measure",
+    "predict_macs",
+    "save",
+    "trace",
+]

@@ -29,7 +29,14 @@ def test_masked_equals_cut(name: str) -> None:
     assert gap(before, run(model, inputs)) == 0.0
 
 
-@pytest.mark.parametrize("name", [n for n in CASES if n not in ("drop_path", "prelu_and_dropout", "transformer_encoder", "transformer_decoder", "spectral_norm")])
+@pytest.mark.parametrize(
+    "name",
+    [
+        n
+        for n in CASES
+        if n not in ("drop_path", "prelu_and_dropout", "transformer_encoder", "transformer_decoder", "spectral_norm")
+    ],
+)
 def test_train_mode_too(name: str) -> None:
     """Same batch statistics, same outputs, same running statistics afterwards."""
     model, inputs, _ = CASES[name]()

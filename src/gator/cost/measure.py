@@ -12,6 +12,7 @@ from gator.cost.timing import Timing, timed
 from gator.graph.hypergraph import Hypergraph
 from gator.graph.inputs import as_call, describe
 from gator.graph.macs import macs
+from gator.graph.program import needed
 from gator.graph.record import modes_set, record
 from gator.graph.rules import find
 from gator.surgery.plan import Kept, Plan
@@ -36,10 +37,14 @@ class Footprint:
 
 
 def measure(model: nn.Module, example_inputs: Any, *, latency: bool = False, rounds: int = 20) -> Footprint:
-    """Multiply-adds, parameters and bytes of a network in eval mode; with `latency=True` its time on this machine too."""
+    """Multiply-adds, parameters and bytes of a network in eval mode; with `latency=True` its time on this machine too.
+
+    Only what the result depends on is counted: a layer whose output nobody reads costs nothing here.
+    """
     inputs = describe(example_inputs)
     program = record(model, inputs, lambda op: find(op) is not None, training=False)
-    total = sum(macs(call, lambda v: program.values[v].shape) for call in program.calls)
+    live = needed(program)
+    total = sum(macs(call, lambda v: program.values[v].shape) for call in program.calls if call.index in live)
     if program.batch and inputs.batch:
         total = total * inputs.batch // program.batch
     tensors = {id(t): t for t in [*model.parameters(), *model.buffers()]}

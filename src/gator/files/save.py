@@ -126,7 +126,9 @@ def _fill(network: nn.Module, tensors: dict[str, torch.Tensor], tied: dict[str, 
         if name not in given:
             raise FileError(f"{path} lacks tensor {name!r}, which the network needs")
         if given[name].shape != tensor.shape:
-            raise FileError(f"{path}: tensor {name!r} has shape {tuple(given[name].shape)}, the network has {tuple(tensor.shape)}")
+            raise FileError(
+                f"{path}: tensor {name!r} has shape {tuple(given[name].shape)}, the network has {tuple(tensor.shape)}"
+            )
     for name in given:
         if name not in state:
             raise FileError(f"{path} has tensor {name!r}, which the network does not have")

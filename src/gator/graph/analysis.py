@@ -101,22 +101,21 @@ class Analysis:
             if value.origin == "input":
                 self.axes[value.id] = (None,) * len(value.shape)
             elif value.origin != "call":
-                self.axes[value.id] = self._attribute(value.name, value.shape, f"{index}:" if value.origin == "constant" else "")
+                self.axes[value.id] = self._attribute(
+                    value.name, value.shape, f"{index}:" if value.origin == "constant" else ""
+                )
         for call in self.program.calls:
             found = find(call.op)
-            if found is None:
-                outputs = self._no_rule(call)
-            else:
-                outputs = list(found(Scope(self, call)))
-            for value, axes in zip(call.outputs, outputs, strict=True):
-                if value is not None:
-                    shape = self.program.values[value].shape
+            outputs = self._no_rule(call) if found is None else found(Scope(self, call))
+            for out, axes in zip(call.outputs, outputs, strict=True):
+                if out is not None:
+                    shape = self.program.values[out].shape
                     if len(axes) != len(shape) or any(a is not None and len(a) != s for a, s in zip(axes, shape, strict=True)):
                         raise GatorError(
                             f"the rule of {call.where()} gives axes {[None if a is None else len(a) for a in axes]} "
                             f"for a result of shape {tuple(shape)}; please report this"
                         )
-                    self.axes[value] = tuple(axes)
+                    self.axes[out] = tuple(axes)
         for leaf in self.program.outputs[0]:
             if isinstance(leaf, Ref):
                 for axis in self.axes[leaf.id]:

@@ -49,8 +49,9 @@ def bake_(model: nn.Module) -> nn.Module:
 
 def _bake_parametrizations_(module: nn.Module) -> None:
     """As torch's remove_parametrizations, which would take the properties from the class that copies share."""
-    results = {name: getattr(module, name).detach().clone() for name in module.parametrizations}  # type: ignore[union-attr]
-    trainable = {name: any(p.requires_grad for p in module.parametrizations[name].parameters()) for name in results}  # type: ignore[index]
+    lists: Any = module.parametrizations
+    results = {name: getattr(module, name).detach().clone() for name in lists}
+    trainable = {name: any(p.requires_grad for p in lists[name].parameters()) for name in results}
     del module.parametrizations
     module.__class__ = type(module).__mro__[1]
     for name, data in results.items():

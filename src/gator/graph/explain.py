@@ -46,7 +46,9 @@ class Explainer:
         if not names:
             layers = {n.rpartition(".")[0] for n in self._attributes} | set(self._attributes)
             close = difflib.get_close_matches(name, layers, n=3)
-            raise GatorError(f"no edge, layer or parameter {name!r}" + (f"; did you mean {' or '.join(close)}?" if close else ""))
+            raise GatorError(
+                f"no edge, layer or parameter {name!r}" + (f"; did you mean {' or '.join(close)}?" if close else "")
+            )
         where = {(m.parameter, m.axis): edge.name for edge in edges for m in edge.members}
         lines = []
         for parameter in names:

@@ -112,7 +112,9 @@ class Hypergraph:
         widths = [max(len(row[i]) for row in rows) for i in range(6)]
         right = {1, 4, 5}
         lines = [
-            "  ".join(c.rjust(w) if i in right else c.ljust(w) for i, (c, w) in enumerate(zip(row, widths, strict=True))).rstrip()
+            "  ".join(
+                c.rjust(w) if i in right else c.ljust(w) for i, (c, w) in enumerate(zip(row, widths, strict=True))
+            ).rstrip()
             for row in rows
         ]
         lines.insert(1, "-" * len(lines[0]))
@@ -221,7 +223,9 @@ def group(
     consumers: dict[Port, Labels],
 ) -> list[tuple[str, list[int], tuple[str, ...], tuple[str, ...], tuple[Member, ...]]]:
     """Classes with the same members, producers and consumers, as (name, roots, producers, consumers, members)."""
-    axes = [(name, axis, labels) for name, parts in attributes.items() for axis, labels in enumerate(parts) if labels is not None]
+    axes = [
+        (name, axis, labels) for name, parts in attributes.items() for axis, labels in enumerate(parts) if labels is not None
+    ]
     signature: dict[int, list[int]] = {}
 
     def collect(offset: int, groups: Sequence[Labels]) -> None:

@@ -61,7 +61,7 @@ class Call:
     mutates: int | None = None  # the value an in-place call overwrites
 
     @property
-    def packet(self) -> torch._ops.OpOverloadPacket:
+    def packet(self) -> Any:
         return self.op.overloadpacket
 
     def tensors(self) -> Iterator[tuple[tuple[str, int | None], int]]:
@@ -107,3 +107,25 @@ def map_refs(arg: Any, change: Callable[[Ref], Any]) -> Any:
     if isinstance(arg, dict):
         return {key: map_refs(item, change) for key, item in arg.items()}
     return arg
+
+
+def needed(program: Program, gone: frozenset[int] = frozenset()) -> frozenset[int]:
+    """Calls that the outputs depend on, or that write into memory they do. Values in `gone` are not computed at all."""
+    values = {leaf.id for leaf in program.outputs[0] if isinstance(leaf, Ref)}
+    storages = {program.values[v].storage for v in values}
+    found = set()
+    for call in reversed(program.calls):
+        outputs = [v for v in call.outputs if v is not None]
+        if outputs and all(v in gone for v in outputs):
+            continue
+        wanted = any(v in values for v in outputs)
+        if call.mutates is not None:
+            target = program.values[call.mutates]
+            wanted = wanted or target.storage in storages or target.origin == "attribute"
+        if wanted:
+            found.add(call.index)
+            for _, value in call.tensors():
+                if value not in gone:
+                    values.add(value)
+                    storages.add(program.values[value].storage)
+    return frozenset(found)

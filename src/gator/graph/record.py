@@ -40,7 +40,7 @@ class Stand(torch.Tensor):
     value: int
     data_known: torch.Tensor | None  # what it would hold, if that follows from constants alone
 
-    __torch_function__ = torch._C._disabled_torch_function_impl
+    __torch_function__ = torch._C._disabled_torch_function_impl  # type: ignore[assignment]
 
     @staticmethod
     def make(shadow: torch.Tensor, value: int, device: torch.device) -> Stand:
@@ -57,15 +57,15 @@ class Stand(torch.Tensor):
         return self
 
     @classmethod
-    def __torch_dispatch__(cls, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+    def __torch_dispatch__(cls, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:  # type: ignore[override]
         raise TraceError(f"a stand-in tensor was used after recording, by {func}; the network keeps state between calls")
 
 
-class Recorder(TorchDispatchMode):
+class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
     """Writes every call down. `knows(op)` says whether the op has a rule; composite ops without one are taken apart."""
 
     def __init__(self, model: nn.Module, knows: Callable[[torch._ops.OpOverload], bool], *, fold: bool = True) -> None:
-        super().__init__()
+        super().__init__()  # type: ignore[no-untyped-call]
         self.knows = knows
         self.fold = fold
         self.values: list[Value] = []
@@ -173,7 +173,11 @@ class Recorder(TorchDispatchMode):
 
     def _known_result(self, func: Any, args: Any, kwargs: Any, tensors: list[torch.Tensor]) -> Any:
         """What the call gives, if all it reads is known; code may ask (a mask, say, whether it is causal)."""
-        if torch.Tag.nondeterministic_seeded in func.tags or func.overloadpacket in (aten.empty, aten.new_empty, aten.empty_like):
+        if torch.Tag.nondeterministic_seeded in func.tags or func.overloadpacket in (
+            aten.empty,
+            aten.new_empty,
+            aten.empty_like,
+        ):
             return None
         for tensor in tensors:
             if tensor.data_known is None if isinstance(tensor, Stand) else self._attribute_name(tensor) is not None:
@@ -246,12 +250,12 @@ def _meta_device(arg: Any) -> Any:
     return torch.device("meta") if isinstance(arg, torch.device) else arg
 
 
-@functools.lru_cache(maxsize=None)
+@functools.cache
 def _composite(func: Any) -> bool:
     return torch._C._dispatch_has_kernel_for_dispatch_key(func.name(), "CompositeImplicitAutograd")
 
 
-@functools.lru_cache(maxsize=None)
+@functools.cache
 def _schema_names(func: Any) -> tuple[tuple[str, ...], bool]:
     arguments = func._schema.arguments
     writes = bool(arguments) and arguments[0].alias_info is not None and arguments[0].alias_info.is_write

@@ -17,6 +17,7 @@ from gator.graph.explain import Explainer
 from gator.graph.hypergraph import Analysed, Edge, Hypergraph, group
 from gator.graph.inputs import Inputs, describe
 from gator.graph.macs import macs
+from gator.graph.program import needed
 from gator.graph.record import record
 from gator.graph.rules import find
 
@@ -37,7 +38,9 @@ def trace(
     if not isinstance(model, nn.Module):
         raise TraceError(f"model is a {type(model).__name__}; expected a torch.nn.Module")
     _check_heads(heads)
-    return trace_inputs(model, describe(example_inputs), fixed=tuple(fixed), heads=heads if isinstance(heads, str) else dict(heads))
+    return trace_inputs(
+        model, describe(example_inputs), fixed=tuple(fixed), heads=heads if isinstance(heads, str) else dict(heads)
+    )
 
 
 def trace_inputs(model: nn.Module, inputs: Inputs, *, fixed: tuple[str, ...], heads: str | dict[str, str]) -> Hypergraph:
@@ -76,9 +79,10 @@ def _assemble(
     evaluated = analysis.results[1].program
     batch, recorded = (inputs.batch, evaluated.batch) if evaluated.batch and inputs.batch else (1, 1)
     counted = []
+    live = needed(evaluated)
     for call in evaluated.calls:
         cost = macs(call, lambda v: evaluated.values[v].shape)
-        if cost:
+        if cost and call.index in live:
             counted.append((call, cost * batch // recorded))
     grouped = group(roots, analysis.attributes, analysis.producers, analysis.consumers)
     edge_of = {root: (index, unit) for index, item in enumerate(grouped) for unit, root in enumerate(item[1])}
@@ -87,9 +91,7 @@ def _assemble(
     for index, (name, classes, producers, consumers, members) in enumerate(grouped):
         touched = {m.parameter for m in members}
         cost = sum(c for call, c in counted if index in of_call[call.index])
-        edges.append(
-            Edge(name, len(classes), producers, consumers, members, sum(sizes.get(p, 0) for p in touched), cost)
-        )
+        edges.append(Edge(name, len(classes), producers, consumers, members, sum(sizes.get(p, 0) for p in touched), cost))
     on_axis = {m.parameter for edge in edges for m in edge.members}
     return Hypergraph(
         edges=tuple(edges),

@@ -13,17 +13,15 @@ from gator.graph.hypergraph import Hypergraph
 from gator.graph.trace import retraced
 from gator.surgery.emit import Emitter
 from gator.surgery.fold import Folded, Folder
+from gator.surgery.history import Step, remember
 from gator.surgery.masked import masked, signature_of
 from gator.surgery.network import CutNetwork, assembled
-from gator.surgery.history import Step, remember
 from gator.surgery.plan import Kept, Plan
 from gator.surgery.slice import canonical_names, sliced_copy
 from gator.surgery.verify import agree
 
 
-def cut(
-    model: nn.Module, graph: Hypergraph, kept: Kept, *, keep_class: bool | None = None, verify: bool = True
-) -> nn.Module:
+def cut(model: nn.Module, graph: Hypergraph, kept: Kept, *, keep_class: bool | None = None, verify: bool = True) -> nn.Module:
     """A smaller copy of `model` with only the kept channels; `model` is untouched.
 
     The copy is of the user's own class if that verifies, else an fx.GraphModule over the same layers with the same
@@ -95,9 +93,7 @@ def as_network(
     train_graph, eval_graph = (emitter.emit() for emitter in emitters)
     objects: dict[str, Any] = {**emitters[0].objects, **emitters[1].objects}
     persistent = frozenset(sliced.state_dict())
-    network = assembled(
-        objects, eval_graph, train_graph, signature_of(model, plan), persistent, f"Cut{type(model).__name__}"
-    )
+    network = assembled(objects, eval_graph, train_graph, signature_of(model, plan), persistent, f"Cut{type(model).__name__}")
     network.training = model.training
     flags = {name: module.training for name, module in sliced.named_modules()}
     for name, module in network.named_modules():

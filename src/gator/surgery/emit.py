@@ -123,7 +123,7 @@ class Emitter:
         return self._sizes[key]
 
     def _last_placeholder(self) -> fx.Node:
-        return [n for n in self.graph.nodes if n.op == "placeholder"][-1]
+        return self._nodes[self.program.inputs[-1]]
 
     def sizes(self, value: int) -> list[Any]:
         """The shape of a value as a list of arguments; a single size that follows the batch is left open."""
@@ -154,7 +154,11 @@ class Emitter:
 
     def new_attribute(self, name: str, tensor: Any) -> fx.Node:
         self.objects[name] = tensor
-        first = next(n for n in self.graph.nodes if n.op != "placeholder") if len(self.graph.nodes) > len(self.program.inputs) else None
+        first = (
+            next(n for n in self.graph.nodes if n.op != "placeholder")
+            if len(self.graph.nodes) > len(self.program.inputs)
+            else None
+        )
         if first is None:
             return self.graph.get_attr(name)
         with self.graph.inserting_before(first):
@@ -186,11 +190,8 @@ class Emitter:
         if call.mutates is not None and self._kept_by_a_layer(call):
             return
         args = {name: self._argument(arg) for name, arg in call.args.items() if not self._dropped(call, name)}
-        if self.masked:
-            result = self._emit_masked(call, leaf, args)
-        else:
-            result = self._emit_cut(call, leaf, args)
-        self._bind(call, result)
+        emit = self._emit_masked if self.masked else self._emit_cut
+        self._bind(call, emit(call, leaf, args))
 
     def _dropped(self, call: Call, name: str) -> bool:
         """Lists lose their empty parts in the rewrite; a single empty argument has no node."""
@@ -256,8 +257,8 @@ class Emitter:
         return self.call_op(plain, args)
 
     def _emit_masked(self, call: Call, leaf: Leaf | None, args: dict[str, Any]) -> Any:
-        reads = [(read, self._dead(call, read)) for read in self.labelled.reads.get(call.index, ())]
-        reads = [(read, dead) for read, dead in reads if dead is not None]
+        found = [(read, self._dead(call, read)) for read in self.labelled.reads.get(call.index, ())]
+        reads = [(read, dead) for read, dead in found if dead is not None]
         if call.packet is aten.batch_norm and isinstance(call.args["input"], Ref) and call.args["input"].id in self.fate.folded:
             # Fed by constants only: there is no batch to take statistics from.
             return self.call_op(call.op, {**args, "training": False})
@@ -300,6 +301,7 @@ class Emitter:
         for _, other in reads[1:]:
             dead = self.graph.call_function(aten.logical_or.default, (dead, other))
         get = args.get
+        parts: tuple[Any, ...]
         if call.packet is aten.layer_norm:
             parts = (args["input"], dead, args["normalized_shape"], get("weight"), get("bias"), get("eps", 1e-5))
             return self.graph.call_function(living.layer_norm, parts)
@@ -308,7 +310,9 @@ class Emitter:
             return self.graph.call_function(living.rms_norm, parts)
         if call.packet in (aten.batch_norm, aten.instance_norm):
             statistics = (get("running_mean"), get("running_var"), get("momentum", 0.1), get("eps", 1e-5))
-            dims = [d for d in range(len(self.shape(call.args["input"].id))) if d != 1 and (d or call.packet is aten.batch_norm)]
+            dims = [
+                d for d in range(len(self.shape(call.args["input"].id))) if d != 1 and (d or call.packet is aten.batch_norm)
+            ]
             parts = (args["input"], dead, dims, get("weight"), get("bias"), *statistics)
             return self.graph.call_function(living.batch_norm, parts)
         if call.packet is aten.group_norm:

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 import torch
 
 from gator.errors import KeptError
-from gator.graph.program import Call, Ref
+from gator.graph.program import Call, Ref, needed
 from gator.surgery.plan import Plan
 
 aten = torch.ops.aten
@@ -57,7 +57,7 @@ def decide(plan: Plan, index: int) -> Fate:
         if random or any(v in after and v not in empty for v in args) or any(v in before & pinned for v in outputs):
             after.update(outputs)
     folded = frozenset(before - after - empty)
-    return Fate(empty, folded, frozenset(emptied_sum), _live(plan, index, empty, folded))
+    return Fate(empty, folded, frozenset(emptied_sum), needed(program, gone=empty | folded))
 
 
 def _ref(call: Call, name: str) -> int:
@@ -97,31 +97,6 @@ def _sums_nothing(plan: Plan, index: int, call: Call) -> bool:
             "  Keep one unit, or fix the edge with trace(..., fixed=[...])."
         )
     return False
-
-
-def _live(plan: Plan, index: int, empty: frozenset[int], folded: frozenset[int]) -> frozenset[int]:
-    """Calls that are needed for the outputs, or that write into memory that is."""
-    program = plan.analysed.programs[index].program
-    values = {leaf.id for leaf in program.outputs[0] if isinstance(leaf, Ref)}
-    storages = {program.values[v].storage for v in values}
-    live = set()
-    for call in reversed(program.calls):
-        outputs = [v for v in call.outputs if v is not None]
-        if outputs and all(v in empty for v in outputs):
-            continue
-        if all(v in folded for v in outputs) and outputs:
-            continue  # evaluated once, at the cut
-        needed = any(v in values for v in outputs)
-        if call.mutates is not None:
-            target = program.values[call.mutates]
-            needed = needed or target.storage in storages or target.origin == "attribute"
-        if needed:
-            live.add(call.index)
-            for _, value in call.tensors():
-                if value not in empty:
-                    values.add(value)
-                    storages.add(program.values[value].storage)
-    return frozenset(live)
 
 
 def check_connected(plan: Plan, index: int, fate: Fate) -> None:

@@ -93,7 +93,7 @@ class Folder:
         from gator.surgery.rewrite import static_arguments
 
         empty = emitter.fate.empty
-        args = {
+        args: dict[str, Any] = {
             name: [x for x in arg if not (isinstance(x, Ref) and x.id in empty)] if isinstance(arg, list) else arg
             for name, arg in static_arguments(emitter, call).items()
         }

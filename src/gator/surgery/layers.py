@@ -62,11 +62,11 @@ def leaf_of(model: nn.Module, call: Call, program: Program, canonical: Mapping[s
         if call.packet in leaf.packets and isinstance(module, leaf.kind):
             if any(getattr(type(module), name) is not getattr(leaf.kind, name) for name in leaf.methods):
                 return None
-            return leaf if _own_parameters(module, call, program, canonical) else None
+            return leaf if _own_parameters(call, program, canonical) else None
     return None
 
 
-def _own_parameters(module: nn.Module, call: Call, program: Program, canonical: Mapping[str, str]) -> bool:
+def _own_parameters(call: Call, program: Program, canonical: Mapping[str, str]) -> bool:
     """Whether the weights the call reads are the module's own: code may call an operator inside a layer's forward."""
     for name in ("weight", "bias", "running_mean", "running_var"):
         arg = call.args.get(name)

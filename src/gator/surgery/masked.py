@@ -49,7 +49,7 @@ def masked(model: nn.Module, graph: Hypergraph, kept: Kept) -> Iterator[nn.Modul
     for index in (0, 1):
         plan_check(plan, index)
     try:
-        model.forward = forward  # type: ignore[method-assign]
+        model.forward = forward
         yield model
     finally:
         del model.forward

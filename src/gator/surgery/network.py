@@ -100,7 +100,7 @@ class CutNetwork(fx.GraphModule):
             run = trains if self.training else evaluates
             return self._signature.unflatten(run(self, *flat), self.training)
 
-        kind.forward = forward  # type: ignore[method-assign,assignment]
+        kind.forward = forward
         return code
 
     def _deepcopy_init(self) -> Callable[..., None]:
@@ -113,12 +113,13 @@ class CutNetwork(fx.GraphModule):
         return init
 
     def __deepcopy__(self, memo: dict[int, Any]) -> CutNetwork:
-        new: CutNetwork = super().__deepcopy__(memo)
+        new: Any = super().__deepcopy__(memo)
         for name, module in self.named_modules():
             new.get_submodule(name).training = module.training
         if "gator_plan" in self.__dict__:
             new.gator_plan = self.gator_plan
-        return new
+        copied: CutNetwork = new
+        return copied
 
 
 def _has(module: nn.Module, target: str) -> bool:

@@ -42,7 +42,7 @@ def _mask(edge: Edge, given: Any) -> Mask:
     if array.dtype == bool:
         if len(array) != edge.width:
             raise KeptError(f"kept[{edge.name!r}] has {len(array)} booleans; the edge has {edge.width} units")
-        return array.copy()
+        return np.array(array, dtype=bool)
     if array.size and not np.issubdtype(array.dtype, np.integer):
         raise KeptError(f"kept[{edge.name!r}] holds {array.dtype}; expected integer indices or booleans")
     array = array.astype(np.int64)

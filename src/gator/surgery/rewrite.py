@@ -58,9 +58,7 @@ def memory_is_written(emitter: Emitter, call: Call) -> bool:
     storage = emitter.program.values[_source(call)].storage
     if emitter.program.values[_out(call)].storage != storage:
         return False
-    return any(
-        c.mutates is not None and emitter.program.values[c.mutates].storage == storage for c in emitter.program.calls
-    )
+    return any(c.mutates is not None and emitter.program.values[c.mutates].storage == storage for c in emitter.program.calls)
 
 
 @rewrite(aten.expand)
@@ -197,7 +195,9 @@ def _pads(emitter: Emitter, call: Call) -> list[int]:
     return pad
 
 
-@rewrite(aten.conv1d, aten.conv2d, aten.conv3d, aten.convolution, aten.conv_transpose1d, aten.conv_transpose2d, aten.conv_transpose3d)
+@rewrite(
+    aten.conv1d, aten.conv2d, aten.conv3d, aten.convolution, aten.conv_transpose1d, aten.conv_transpose2d, aten.conv_transpose3d
+)
 def _conv(emitter: Emitter, call: Call, args: dict[str, Any]) -> Any:
     return emitter.call_op(call.op, _with(args, "groups", new_groups(emitter.plan, emitter.index, call), 1))
 

@@ -110,7 +110,8 @@ def _from_file(name: str) -> tuple[nn.Module, Any]:
     if not path.is_file():
         raise ModelNameError(f"{name}: there is no file {path}")
     spec = importlib.util.spec_from_file_location(path.stem, path)
-    assert spec is not None and spec.loader is not None
+    assert spec is not None
+    assert spec.loader is not None
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
     make = getattr(module, factory, None)
@@ -120,7 +121,9 @@ def _from_file(name: str) -> tuple[nn.Module, Any]:
     made = make()
     model, inputs = made if isinstance(made, tuple) else (made, None)
     if not isinstance(model, nn.Module):
-        raise ModelNameError(f"{name} returned a {type(model).__name__}; expected a torch.nn.Module or (module, example inputs)")
+        raise ModelNameError(
+            f"{name} returned a {type(model).__name__}; expected a torch.nn.Module or (module, example inputs)"
+        )
     return model, inputs
 
 

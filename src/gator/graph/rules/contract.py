@@ -27,7 +27,9 @@ def _linear(scope: Scope) -> Sequence[Axes]:
     scope.produces("weight", 0)
     out = weight[0]
     if scope.has("bias"):
-        out = broadcast(scope, [([out], scope.shape("weight")[:1]), (scope.axes("bias"), scope.shape("bias"))], scope.shape("weight")[:1])[0]
+        out = broadcast(
+            scope, [([out], scope.shape("weight")[:1]), (scope.axes("bias"), scope.shape("bias"))], scope.shape("weight")[:1]
+        )[0]
     return [(*x[:-1], out)]
 
 
@@ -161,7 +163,8 @@ def _product(scope: Scope, left: str, right: str) -> Axes:
     scope.read(left, len(a) - 1, "sum")
     scope.read(right, row, "sum")
     _ports(scope, left, right, len(a) - 1, row)
-    batch_shape = [int(s) for s in torch.broadcast_shapes(shape_a[:-2], shape_b[:-2])]
+    rank = len(scope.out_shape()) - (len(a) > 1) - (len(b) > 1)
+    batch_shape = scope.out_shape()[:rank]
     batch = broadcast(scope, [(a[:-2], shape_a[:-2]), (b[:-2], shape_b[:-2])], batch_shape)
     tail: list[Axis] = []
     if len(a) > 1:

@@ -305,7 +305,9 @@ def _index_select(scope: Scope) -> Sequence[Axes]:
     return [_picked(scope, axes, dim, scope.known("index"), "index")]
 
 
-def _picked(scope: Scope, axes: list[Axis], dim: int, index: torch.Tensor | None, name: str, position: int | None = None) -> Axes:
+def _picked(
+    scope: Scope, axes: list[Axis], dim: int, index: torch.Tensor | None, name: str, position: int | None = None
+) -> Axes:
     labels = axes[dim]
     for axis in scope.axes(name, position):
         scope.fix(axis, "an index")

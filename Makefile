@@ -1,0 +1,42 @@
+# `make prune` and `make test` set everything up on a machine that has only Python and make.
+
+PYTHON ?= python3
+BIN := .venv/bin
+WORKERS ?= 2
+export HYPOTHESIS_PROFILE ?= default
+
+.PHONY: prune test check format bench zoo clean
+
+prune: .venv/core
+	$(BIN)/python examples/halve_resnet56.py
+
+test: .venv/dev
+	$(BIN)/python -m pytest -n $(WORKERS) --hypothesis-profile=$(HYPOTHESIS_PROFILE)
+
+check: .venv/dev
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+	$(BIN)/lint-imports
+
+format: .venv/dev
+	$(BIN)/ruff check --fix .
+	$(BIN)/ruff format .
+
+bench: .venv/dev
+	$(BIN)/python benchmarks/trace.py
+
+zoo: .venv/dev
+	$(BIN)/python benchmarks/zoo.py
+
+.venv/core: pyproject.toml constraints.txt
+	$(PYTHON) -m venv .venv
+	$(BIN)/pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[cli]'
+	touch $@
+
+.venv/dev: .venv/core
+	$(BIN)/pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[dev]'
+	touch $@
+
+clean:
+	rm -rf .venv zoo-results

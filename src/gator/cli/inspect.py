@@ -1,0 +1,45 @@
+"""`gator inspect NAME`: the channel hypergraph of a network, as a table or as JSON."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import torch
+import typer
+
+from gator import zoo
+from gator.errors import GatorError
+from gator.graph.trace import trace
+
+
+def inspect(
+    name: Annotated[
+        str, typer.Argument(help="cifar:resnet56, torchvision:NAME, timm:NAME, hf:FOLDER with config.json, or file.py:factory.")
+    ],
+    json: Annotated[bool, typer.Option("--json", help="Print the graph as JSON.")] = False,
+    input: Annotated[
+        str, typer.Option("--input", help="Shape of the input, for example 1,3,224,224, instead of the network's own.")
+    ] = "",
+    fixed: Annotated[list[str], typer.Option("--fixed", help="A layer to leave alone; may be given again.")] = [],  # noqa: B006
+    heads: Annotated[
+        str, typer.Option("--heads", help="Prune attention by whole heads (whole) or inside them (dims).")
+    ] = "whole",
+    explain: Annotated[str, typer.Option("--explain", help="Say why this edge, layer or parameter is tied or fixed.")] = "",
+) -> None:
+    """Print which channels of a network depend on each other."""
+    network = zoo.build(name, example_inputs=_shape(input) if input else None)
+    graph = trace(network.model, network.example_inputs, fixed=fixed, heads=heads)
+    if explain:
+        typer.echo(graph.explain(explain))
+    else:
+        typer.echo(graph.to_json() if json else str(graph))
+
+
+def _shape(text: str) -> torch.Tensor:
+    try:
+        sizes = [int(size) for size in text.split(",")]
+    except ValueError:
+        raise GatorError(f"--input {text!r} is not a shape; write sizes with commas, for example 1,3,224,224") from None
+    if any(size < 1 for size in sizes):
+        raise GatorError(f"--input {text!r}: every size must be at least 1")
+    return torch.zeros(sizes)
