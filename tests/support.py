@@ -58,6 +58,7 @@ def gap(one: Any, other: Any) -> float:
         assert a.shape == b.shape, f"{tuple(a.shape)} is not {tuple(b.shape)}"
         assert torch.isfinite(a).all()
         if a.numel():
+            a, b = a.detach(), b.detach()
             worst = max(worst, float((a - b).abs().max() / a.abs().max().clamp_min(1e-12)))
     return worst
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import difflib
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -48,6 +49,8 @@ def trace_inputs(model: nn.Module, inputs: Inputs, *, fixed: tuple[str, ...], he
     plain = baked(model)
     _check_names(plain, fixed, heads)
     programs = [record(plain, inputs, lambda op: find(op) is not None, training=training) for training in (True, False)]
+    if any(program.batch is None for program in programs):
+        inputs = replace(inputs, batch=None)  # the network takes no other batch than this one
     integers = {name: buffer for name, buffer in plain.named_buffers() if not buffer.dtype.is_floating_point}
     analysis = analyse(programs, integers, fixed=fixed, heads=heads)
     return _assemble(plain, inputs, analysis, fixed, heads)

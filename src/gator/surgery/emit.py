@@ -12,6 +12,7 @@ from typing import Any
 
 import torch
 from torch import fx, nn
+from torch.utils import _pytree as pytree
 
 from gator.errors import CutError
 from gator.graph.labels import Axis
@@ -63,7 +64,8 @@ class Emitter:
             if self.masked or call.index in self.fate.live:
                 self._emit(call)
         leaves = [map_refs(leaf, lambda ref: self.node(ref.id)) for leaf in self.program.outputs[0]]
-        self.graph.output(tuple(leaves))
+        structure = self.program.outputs[1]
+        self.graph.output(pytree.tree_unflatten(leaves, structure) if is_native(structure) else tuple(leaves))
         self._sweep()
         return self.graph
 
@@ -349,6 +351,15 @@ class Emitter:
         if not spread:
             return node
         return self.graph.call_function(aten.expand.default, (node, [self.size(s) for s in self.shape(value)]))
+
+
+def is_native(structure: pytree.TreeSpec) -> bool:
+    """Whether a graph can return this structure itself: a tensor, or tuples, lists and dicts of them."""
+    if structure.is_leaf():
+        return True
+    kind = structure.type
+    plain = kind in (tuple, list, dict) or kind is pytree.namedtuple or (isinstance(kind, type) and hasattr(kind, "_fields"))
+    return plain and all(is_native(child) for child in structure.children())
 
 
 def _returns_list(op: Any) -> bool:

@@ -11,7 +11,7 @@ from torch import fx, nn
 from gator.errors import GatorError
 from gator.graph.hypergraph import Hypergraph
 from gator.graph.trace import retraced
-from gator.surgery.emit import Emitter
+from gator.surgery.emit import Emitter, is_native
 from gator.surgery.fate import check_connected, decide
 from gator.surgery.network import Signature
 from gator.surgery.plan import Kept, Plan
@@ -56,7 +56,8 @@ def masked(model: nn.Module, graph: Hypergraph, kept: Kept) -> Iterator[nn.Modul
 
 
 def signature_of(model: nn.Module, plan: Plan) -> Signature:
-    train, evaluate = (labelled.program.outputs[1] for labelled in plan.analysed.programs)
+    structures = (labelled.program.outputs[1] for labelled in plan.analysed.programs)
+    train, evaluate = (None if is_native(structure) else structure for structure in structures)
     return Signature(model.forward, plan.graph.inputs, (train, evaluate))
 
 

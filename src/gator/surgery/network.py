@@ -18,10 +18,16 @@ from gator.graph.inputs import Inputs, TensorSpec
 class Signature:
     """How calls of the original forward map to the flat tensors a graph takes, and flat results to what it returns.
 
-    `returned` holds the structure of the result in train and in eval mode. It never changes, so copies share it.
+    `returned` holds the structure of the result in train and in eval mode, None where the graph returns it itself. It
+    never changes, so copies share it.
     """
 
-    def __init__(self, forward: Callable[..., Any], inputs: Inputs, returned: tuple[pytree.TreeSpec, pytree.TreeSpec]) -> None:
+    def __init__(
+        self,
+        forward: Callable[..., Any],
+        inputs: Inputs,
+        returned: tuple[pytree.TreeSpec | None, pytree.TreeSpec | None],
+    ) -> None:
         self.returned = returned
         self._parameters = inspect.signature(forward)
         count = len(inputs.leaves)
@@ -35,12 +41,12 @@ class Signature:
     def __deepcopy__(self, memo: dict[int, Any]) -> Signature:
         return self
 
-    def unflatten(self, leaves: tuple[Any, ...], training: bool) -> Any:
+    def unflatten(self, result: Any, training: bool) -> Any:
         structure = self.returned[0 if training else 1]
-        return leaves[0] if structure.is_leaf() else pytree.tree_unflatten(list(leaves), structure)
+        return result if structure is None else pytree.tree_unflatten(list(result), structure)
 
     def _bound(self, args: Any, kwargs: Any) -> dict[str, Any]:
-        return dict(self._parameters.bind(*args, **kwargs).arguments)
+        return _ordered(dict(self._parameters.bind(*args, **kwargs).arguments))
 
     def flatten(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Any, ...]:
         if self.simple and not kwargs and len(args) == len(self._tensors):
@@ -53,6 +59,12 @@ class Signature:
                 "  Trace it with example_inputs of the form you call it with."
             )
         return tuple(leaves[i] for i in self._places)
+
+
+def _ordered(arguments: dict[Any, Any]) -> dict[Any, Any]:
+    """Dictionaries with their keys in one order, so that the order they are written in does not matter."""
+    ordered = {key: arguments[key] for key in sorted(arguments, key=str)}
+    return {key: _ordered(value) if type(value) is dict else value for key, value in ordered.items()}
 
 
 def compiled(graph: fx.Graph) -> Callable[..., Any]:

@@ -28,23 +28,19 @@ def regroup(scope: Scope, axes: Sequence[Axis], before: Sequence[int], after: Se
     """Axes of a reshaped tensor: runs of old axes become runs of new ones of the same product."""
     result: list[Axis] = [None] * len(after)
     for axis, size in enumerate(before):
-        if size == 1 and not _same_place(axis, before, after):
+        if size == 1 and _same_place(axis, before, after):
+            result[axis] = axes[axis]
+        elif size == 1:
             scope.fix(axes[axis], "folded away")
     for old, new in _runs(before, after):
         if len(old) == 1 and len(new) == 1:
             result[new[0]] = axes[old[0]]
-            continue
-        labels = _merge(scope, [axes[a] for a in old], [int(before[a]) for a in old])
-        if labels is None:
-            continue
-        if len(new) == 1:
-            result[new[0]] = labels
-            continue
-        for axis, part in _split(scope, labels, [after[a] for a in new]).items():
-            result[new[axis]] = part
-    for axis, size in enumerate(after):
-        if size == 1 and axis < len(before) and before[axis] == 1 and _same_place(axis, before, after):
-            result[axis] = axes[axis]
+        elif any(axes[a] is not None for a in old):
+            sizes = [after[a] for a in new]
+            flat = np.arange(math.prod(sizes), dtype=np.int64).reshape(sizes)
+            parts = _carried(scope, [axes[a] for a in old], [int(before[a]) for a in old], sizes, flat)
+            for axis, labels in zip(new, parts, strict=True):
+                result[axis] = labels
     return tuple(result)
 
 
@@ -77,43 +73,51 @@ def _runs(before: Sequence[int], after: Sequence[int]) -> list[tuple[list[int], 
     return runs
 
 
-def _merge(scope: Scope, axes: list[Axis], sizes: list[int]) -> Axis:
-    """The labels of several axes folded into one. Only one of them can stay prunable: the finest."""
-    labelled = [i for i, labels in enumerate(axes) if labels is not None and scope.units(labels) > 0]
-    if not labelled:
-        for labels in axes:
-            scope.fix(labels, "folded together")
-        return None
-    finest = max(labelled, key=lambda i: scope.units(axes[i]))
-    for i, labels in enumerate(axes):
-        if i != finest:
-            scope.fix(labels, "folded together with a finer axis")
-    labels = axes[finest]
-    assert labels is not None
-    inner = math.prod(sizes[finest + 1 :])
-    return np.tile(np.repeat(labels, inner), math.prod(sizes[:finest]))
+def _carried(scope: Scope, axes: Sequence[Axis], before: Sequence[int], after: Sequence[int], moved: Labels) -> list[Axis]:
+    """New axes from where every position came from: `moved` has the new shape and holds old positions, counted flat.
+
+    An old axis that is spread over several new ones stays rectangular only if one of them carries the choice; of two old
+    axes folded into one new, only the finer can stay prunable.
+    """
+    result: list[Axis] = [None] * len(after)
+    for source, labels in enumerate(axes):
+        if labels is None:
+            continue
+        coordinate = (moved // math.prod(before[source + 1 :])) % before[source]
+        depends = [a for a in range(moved.ndim) if moved.shape[a] > 1 and np.ptp(coordinate, axis=a).any()]
+        if not depends:
+            scope.fix(labels[np.unique(coordinate)], "selected by its position")
+            continue
+        flat = labels[coordinate]
+        if len(depends) == 1:
+            carrier = depends[0]
+            along = np.moveaxis(flat, carrier, 0).reshape(flat.shape[carrier], -1)[:, 0]
+        else:
+            carrier, along = _chosen(scope, flat, {a: after[a] for a in depends})
+            if along is None:
+                continue
+        other = result[carrier]
+        if other is None or scope.units(along) > scope.units(other):
+            scope.fix(other, "folded together with a finer axis")
+            result[carrier] = along
+        else:
+            scope.fix(along, "folded together with a finer axis")
+    return result
 
 
-def _split(scope: Scope, labels: Labels, sizes: list[int]) -> dict[int, Axis]:
-    """One axis unfolded into several stays rectangular only if one of them carries the choice."""
-    total = len(labels)
-    position = np.arange(total, dtype=np.int64)
-    rows: dict[int, Labels] = {}
+def _chosen(scope: Scope, flat: Labels, sizes: dict[int, int]) -> tuple[int, Axis]:
+    """Which of several new axes carries the labels, and the labels along it."""
     # An axis of batch times heads carries the heads: the same choice for every example.
-    period = {axis: size.slope if isinstance(size, BatchInt) else int(size) for axis, size in enumerate(sizes)}
-    inner = total
-    for axis, size in enumerate(sizes):
-        inner //= int(size)
-        if period[axis] > 1:
-            rows[axis] = (position // inner) % int(size) % period[axis]
+    period = {a: size.slope if isinstance(size, BatchInt) else int(size) for a, size in sizes.items()}
+    rows = {a: np.broadcast_to(_index_of(flat.shape, a) % n, flat.shape).ravel() for a, n in period.items() if n > 1}
+    labels = flat.ravel()
     if not rows:
         scope.fix(labels, "unfolded into the batch")
-        return {}
-    options = {axis: scope.analysis.space.units(labels, row) for axis, row in rows.items()}
-    choice = scope.choose(options)
+        return 0, None
+    choice = scope.choose({a: scope.analysis.space.units(labels, row) for a, row in rows.items()})
     chosen = scope.tie_rows(labels, rows[choice], period[choice], "unfolded into several axes")
     scope.watch(chosen)
-    return {choice: np.tile(chosen, int(sizes[choice]) // period[choice])}
+    return choice, np.tile(chosen, flat.shape[choice] // period[choice])
 
 
 @rule(aten.permute)
@@ -382,43 +386,17 @@ def by_axis(scope: Scope) -> Sequence[Axes] | None:
 
 
 def _run(scope: Scope, probe: torch.Tensor) -> torch.Tensor:
-    args = {name: probe if isinstance(arg, Ref) else arg for name, arg in scope.call.args.items()}
+    args = {name: scope.known(name) if isinstance(arg, Ref) else arg for name, arg in scope.call.args.items()}
+    args["self"] = probe
     result: torch.Tensor = scope.call.op(**args)
     return result
 
 
 def by_index(scope: Scope) -> Sequence[Axes]:
     """Any movement of one tensor: run it on index numbers and see which old axis each new axis depends on."""
-    axes, before = scope.axes("self"), [int(s) for s in scope.shape("self")]
-    after = scope.out_shape()
+    before = [int(s) for s in scope.shape("self")]
     moved = _run(scope, torch.arange(math.prod(before)).reshape(before)).numpy()
-    result: list[Axis] = [None] * len(after)
-    for source, labels in enumerate(axes):
-        if labels is None:
-            continue
-        coordinate = (moved // math.prod(before[source + 1 :])) % before[source]
-        depends = [a for a in range(moved.ndim) if moved.shape[a] > 1 and np.ptp(coordinate, axis=a).any()]
-        if not depends:
-            scope.fix(labels[np.unique(coordinate)], "selected by its position")
-            continue
-        flat = labels[coordinate]
-        if len(depends) == 1:
-            carrier = depends[0]
-            along = np.moveaxis(flat, carrier, 0).reshape(flat.shape[carrier], -1)[:, 0]
-        else:
-            position = {a: np.broadcast_to(_index_of(flat.shape, a), flat.shape).ravel() for a in depends}
-            options = {a: scope.analysis.space.units(flat.ravel(), position[a]) for a in depends}
-            carrier = scope.choose({a: n for a, n in options.items() if not isinstance(after[a], BatchInt)} or options)
-            along = scope.tie_rows(flat.ravel(), position[carrier], flat.shape[carrier], "unfolded into several axes")
-            scope.watch(along)
-        if result[carrier] is None:
-            result[carrier] = along
-        elif scope.units(along) > scope.units(result[carrier]):
-            scope.fix(result[carrier], "folded together with a finer axis")
-            result[carrier] = along
-        else:
-            scope.fix(along, "folded together with a finer axis")
-    return [tuple(result)]
+    return [tuple(_carried(scope, scope.axes("self"), before, scope.out_shape(), moved))]
 
 
 def _index_of(shape: Sequence[int], axis: int) -> Labels:
