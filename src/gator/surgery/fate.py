@@ -105,7 +105,7 @@ def check_connected(plan: Plan, index: int, fate: Fate) -> None:
     for leaf in labelled.program.outputs[0]:
         if isinstance(leaf, Ref) and (leaf.id in fate.folded or leaf.id in fate.empty):
             calls = [c for c in labelled.program.calls if c.index in fate.emptied_sum]
-            blame = _blame(plan, index, calls[-1]) if calls else "?"
+            blame = _blame(plan, index, calls[-1]) if calls else plan.emptied[0]
             raise KeptError(
                 f"this cut would disconnect the output from the input: edge {blame!r} keeps no channel\n"
                 "  Keep at least one unit of it."
