@@ -170,7 +170,12 @@ def test_an_op_without_a_rule_is_reported_and_fixes_what_it_touches() -> None:
     def forward(m, x):
         return m.three(torch.cdist(m.two(torch.relu(m.one(x))), m.points))
 
-    parts = {"one": nn.Linear(4, 6), "two": nn.Linear(6, 5), "points": nn.Parameter(torch.randn(7, 5)), "three": nn.Linear(7, 2)}
+    parts = {
+        "one": nn.Linear(4, 6),
+        "two": nn.Linear(6, 5),
+        "points": nn.Parameter(torch.randn(7, 5)),
+        "three": nn.Linear(7, 2),
+    }
     model = randomised(Run(forward, **parts))
     x = torch.randn(2, 3, 4, dtype=torch.float64)
     graph = gator.trace(model, x)

@@ -45,7 +45,9 @@ class Moved(torch.nn.Module):
 @given(st.sampled_from(sorted(MOVES)), st.sets(st.integers(0, 2), min_size=1), st.integers(0, 5))
 def test_both_ways_give_the_same_classes(name: str, labelled: set[int], ties: int) -> None:
     program = record(Moved(MOVES[name]), describe(torch.zeros(2)), lambda op: find(op) is not None, training=False)
-    calls = [c for c in program.calls if c.packet is not torch.ops.aten.sum and any(v == _weight(program) for _, v in c.tensors())]
+    calls = [
+        c for c in program.calls if c.packet is not torch.ops.aten.sum and any(v == _weight(program) for _, v in c.tensors())
+    ]
     tables = []
     for way in ("rule", "index"):
         analysis = Analysis([program], {}, (), "whole", {})

@@ -100,7 +100,9 @@ def test_masks_and_indices_mean_the_same_and_the_model_is_untouched() -> None:
     before = copy.deepcopy(model.state_dict())
     mask = torch.zeros(width, dtype=torch.bool)
     mask[[1, 3, 4]] = True
-    outputs = [run(gator.cut(model, graph, {name: k}), x) for k in ([4, 1, 3], (1, 3, 4), np.array([3, 4, 1]), mask, mask.tolist())]
+    outputs = [
+        run(gator.cut(model, graph, {name: k}), x) for k in ([4, 1, 3], (1, 3, 4), np.array([3, 4, 1]), mask, mask.tolist())
+    ]
     assert all(gap(outputs[0], other) == 0 for other in outputs)
     assert all(torch.equal(before[k], v) for k, v in model.state_dict().items())
     assert "forward" not in model.__dict__
@@ -110,9 +112,9 @@ def test_masks_and_indices_mean_the_same_and_the_model_is_untouched() -> None:
     ("kept", "words"),
     [
         ({"sten": [0]}, "kept names 'sten', which is not an edge of this graph; did you mean stem"),
-        ({"stem": [0, 99]}, "holds index 99; the edge has units 0 to 7"),
+        ({"stem": [0, 99]}, "holds index 99; the edge has units 0 to 15"),
         ({"stem": [0, 0]}, "names a unit twice"),
-        ({"stem": [True, False]}, "has 2 booleans; the edge has 8 units"),
+        ({"stem": [True, False]}, "has 2 booleans; the edge has 16 units"),
         ({"stem": [[0]]}, "expected one axis"),
         ({"stem": [0.5]}, "expected integer indices or booleans"),
     ],
@@ -122,7 +124,9 @@ def test_wrong_kept_channels_are_named(kept: dict, words: str) -> None:
     graph = gator.trace(model, x)
     kept = {("stem" if k == "stem" else k): v for k, v in kept.items()}
     width = graph["stem"].width
-    with pytest.raises(gator.KeptError, match=words.replace("0 to 7", f"0 to {width - 1}").replace("has 8 units", f"has {width} units")):
+    with pytest.raises(
+        gator.KeptError, match=words.replace("0 to 7", f"0 to {width - 1}").replace("has 8 units", f"has {width} units")
+    ):
         gator.cut(model, graph, kept)
 
 
@@ -132,7 +136,11 @@ def test_masked_restores_the_model_even_after_an_error() -> None:
     with pytest.raises(RuntimeError, match="on purpose"), gator.masked(model, graph, draw(graph, 0.5)):
         raise RuntimeError("on purpose")
     assert "forward" not in model.__dict__
-    with gator.masked(model, graph, {}), pytest.raises(gator.GatorError, match="cannot be nested"), gator.masked(model, graph, {}):
+    with (
+        gator.masked(model, graph, {}),
+        pytest.raises(gator.GatorError, match="cannot be nested"),
+        gator.masked(model, graph, {}),
+    ):
         pass
 
 
@@ -146,7 +154,9 @@ def test_gradients_flow_through_a_masked_network_to_its_own_parameters() -> None
     assert float(gradient[:, 2:].abs().max()) == 0
 
 
-@pytest.mark.parametrize("name", ["unet", "grouped_and_depthwise", "squeeze_excite", "option_a_shortcut", "dense_connections", "c2f"])
+@pytest.mark.parametrize(
+    "name", ["unet", "grouped_and_depthwise", "squeeze_excite", "option_a_shortcut", "dense_connections", "c2f"]
+)
 def test_an_oracle_without_labels(name: str) -> None:
     """Weights that read removed channels zeroed, weights that write them poisoned, in the untouched eager model."""
     model, x, _ = CASES[name]()
@@ -189,7 +199,9 @@ class Bottleneck(nn.Module):
         self.conv3, self.bn3 = nn.Conv2d(width, outside, 1, bias=False), nn.BatchNorm2d(outside)
         self.relu = nn.ReLU(inplace=True)
         first = stride != 1 or inside != outside
-        self.downsample = nn.Sequential(nn.Conv2d(inside, outside, 1, stride, bias=False), nn.BatchNorm2d(outside)) if first else None
+        self.downsample = (
+            nn.Sequential(nn.Conv2d(inside, outside, 1, stride, bias=False), nn.BatchNorm2d(outside)) if first else None
+        )
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         out = self.relu(self.bn1(self.conv1(x)))

@@ -59,7 +59,8 @@ def _attention(call: Call, shapes: Shapes) -> int:
 
 
 def _einsum(call: Call, shapes: Shapes) -> int:
-    terms = call.args["equation"].replace(" ", "").partition("->")[0].split(",")
+    left, _, right = call.args["equation"].replace(" ", "").partition("->")
+    terms = left.split(",")
     if len(terms) < 2:
         return 0
     sizes: dict[str, int] = {}
@@ -69,7 +70,9 @@ def _einsum(call: Call, shapes: Shapes) -> int:
         letters = term.replace("...", "".join(chr(0x100 + k) for k in range(spread)))
         for letter, size in zip(letters, shape, strict=True):
             sizes[letter] = max(sizes.get(letter, 1), int(size)) if size else 0
-    return math.prod(sizes.values())
+    # A letter that only one operand has and the result has not is summed before anything is multiplied.
+    alone = {letter for letter in sizes if left.count(letter) == 1 and letter not in right} if right else set()
+    return math.prod(size for letter, size in sizes.items() if letter not in alone)
 
 
 def _recurrent(call: Call, shapes: Shapes) -> int:

@@ -102,7 +102,7 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
             shadow = torch.empty_strided(tensor.size(), tensor.stride(), dtype=tensor.dtype, device="meta")
             if name is None:
                 name, origin = f"_constant_{len(self.constants)}", "constant"
-                self.constants[name] = tensor.detach().clone()
+                self.constants[name] = tensor.detach()
             else:
                 origin = "attribute"
             self._known[key] = self._new_value(shadow, origin, name)
@@ -362,9 +362,9 @@ def _record_once(
     finally:
         torch.backends.mha.set_fastpath_enabled(fastpath)
         torch.set_rng_state(rng)
-    return Program(
-        training, None, tuple(recorder.values), tuple(recorder.calls), identifiers, (outputs, structure), recorder.constants
-    )
+    # Cloned here, outside inference mode: tensors made inside it can never take part in training.
+    constants = {name: tensor.clone() for name, tensor in recorder.constants.items()}
+    return Program(training, None, tuple(recorder.values), tuple(recorder.calls), identifiers, (outputs, structure), constants)
 
 
 def _explain_failure(recorder: Recorder, error: Exception) -> str:

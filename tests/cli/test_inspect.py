@@ -1,0 +1,58 @@
+"""`gator inspect` as a person types it."""
+
+import json
+import subprocess
+import sys
+
+import pytest
+
+import gator
+from gator.cli import main
+
+
+def command(*args: str) -> subprocess.CompletedProcess:
+    code = "from gator.cli.main import app; app()"
+    return subprocess.run([sys.executable, "-c", code, *args], capture_output=True, text=True, check=False)
+
+
+def test_table_json_and_explanation() -> None:
+    result = command("inspect", "cifar:resnet20")
+    assert result.returncode == 0
+    assert "12 edges, 400 units" in result.stdout
+    result = command("inspect", "cifar:resnet20", "--json", "--fixed", "layer3")
+    graph = gator.Hypergraph.from_json(result.stdout)
+    assert len(graph.edges) < 12
+    assert json.loads(result.stdout)["fixed"] == ["layer3"]
+    assert "tied by" in command("inspect", "cifar:resnet20", "--explain", "layer1.0.conv1").stdout
+    assert "162,202,240 MACs" in command("inspect", "cifar:resnet20", "--input", "1,3,64,64").stdout
+
+
+@pytest.mark.parametrize(
+    ("args", "words"),
+    [
+        (("inspect", "cifar:resnet21"), "did you mean resnet"),
+        (("inspect", "cifar:resnet20", "--input", "1,3"), "could not be recorded"),
+        (("inspect", "cifar:resnet20", "--input", "a"), "is not a shape"),
+        (("inspect", "cifar:resnet20", "--input", "0,3,32,32"), "at least 1"),
+        (("inspect", "cifar:resnet20", "--heads", "none"), "heads='none'"),
+        (("inspect", "cifar:resnet20", "--explain", "nothing"), "no edge, layer or parameter"),
+    ],
+)
+def test_errors_are_one_message_and_exit_code_2(args: tuple, words: str) -> None:
+    result = command(*args)
+    assert result.returncode == 2
+    assert words in result.stderr
+    assert "Traceback" not in result.stderr
+
+
+def test_version_and_help() -> None:
+    assert command("--version").stdout.strip() == gator.__version__
+    assert "inspect" in command("--help").stdout
+
+
+def test_without_typer_the_extra_is_named(monkeypatch, capsys) -> None:
+    monkeypatch.setitem(sys.modules, "typer", None)
+    with pytest.raises(SystemExit) as stopped:
+        main.app()
+    assert stopped.value.code == 2
+    assert "pip install 'torch-gator[cli]'" in capsys.readouterr().err

@@ -1,0 +1,74 @@
+"""Footprints: by hand, against torch's own counter, and against the graph's prediction."""
+
+import pytest
+import torch
+from networks import CASES
+from support import draw, run
+from torch import nn
+from torch.nn.attention import SDPBackend, sdpa_kernel
+from torch.utils.flop_counter import FlopCounterMode
+
+import gator
+from gator.cost.timing import timed
+
+
+def test_by_hand() -> None:
+    net = nn.Conv2d(3, 4, 3)
+    footprint = gator.measure(net, torch.zeros(1, 3, 8, 8))
+    assert (footprint.macs, footprint.flops) == (3_888, 7_776)
+    assert (footprint.params, footprint.bytes) == (112, 448)
+    assert footprint.latency_ms is None
+    assert gator.measure(net, torch.zeros(5, 3, 8, 8)).macs == 5 * 3_888
+    assert str(footprint) == "3,888 MACs (7,776 FLOPs), 112 parameters, 448 bytes"
+
+
+# torch's counter does not see into oneDNN's recurrent kernels nor bilinear; spectral norm multiplies once more.
+UNCOUNTED = ("lstm", "lstm_with_projection", "bilinear_layer", "spectral_norm")
+
+
+@pytest.mark.parametrize("name", [n for n in CASES if n not in UNCOUNTED])
+def test_against_torch(name: str) -> None:
+    """torch counts two FLOPs a multiply-add."""
+    model, inputs, _ = CASES[name]()
+    model.eval()
+    torch.backends.mha.set_fastpath_enabled(False)
+    try:
+        with FlopCounterMode(display=False) as counter, sdpa_kernel(SDPBackend.MATH):
+            run(model, inputs)
+    finally:
+        torch.backends.mha.set_fastpath_enabled(True)
+    macs = gator.measure(model, inputs).macs
+    assert macs == gator.trace(model, inputs).macs
+    assert counter.get_total_flops() == 2 * macs
+
+
+def test_recurrent_layers_by_hand() -> None:
+    """Four gates, two directions: 5 steps of 2 examples, (6 + 8) inputs and 8 units in each of two layers."""
+    first, second = 4 * 8 * (6 + 8), 4 * 8 * (16 + 8)
+    assert gator.measure(nn.LSTM(6, 8, 2, bidirectional=True), torch.zeros(5, 2, 6)).macs == 10 * 2 * (first + second)
+
+
+def test_latency_is_measured_and_says_how() -> None:
+    model, x, _ = CASES["unet"]()
+    model.train()
+    footprint = gator.measure(model, x, latency=True, rounds=5)
+    assert footprint.latency_ms > 0
+    assert (footprint.timing.rounds, footprint.timing.threads) == (5, torch.get_num_threads())
+    assert model.training
+    assert "ms +-" in str(footprint)
+
+
+def test_turns_are_taken() -> None:
+    order = []
+    one, two = timed([lambda: order.append(1), lambda: order.append(2)], rounds=3, warmup=1)
+    assert order == [1, 2] * 4
+    assert one.rounds == two.rounds == 3
+
+
+def test_prediction_equals_count_after_a_cut() -> None:
+    model, x, _ = CASES["group_norm_unet"]()
+    graph = gator.trace(model, x)
+    assert gator.predict_macs(graph, {}) == graph.macs
+    for share in (0.25, 0.5):
+        kept = draw(graph, share)
+        assert gator.measure(gator.cut(model, graph, kept), x).macs == gator.predict_macs(graph, kept)

@@ -1,0 +1,107 @@
+"""Cutting a network in training: parameters stay the same objects, the optimizer follows, training goes on."""
+
+import copy
+
+import pytest
+import torch
+from networks import CASES
+from support import draw, gap, run
+from torch import nn
+from torch.nn import functional as F
+
+import gator
+from gator import zoo
+
+OPTIMIZERS = {
+    "sgd": lambda p: torch.optim.SGD(p, lr=0.01, momentum=0.9),
+    "adamw": lambda p: torch.optim.AdamW(p, lr=1e-3),
+}
+
+
+def train(model: nn.Module, optimizer: torch.optim.Optimizer, x: torch.Tensor, steps: int) -> None:
+    for _ in range(steps):
+        loss = (model(x) ** 2).mean()
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+
+
+@pytest.mark.parametrize("kind", OPTIMIZERS)
+@pytest.mark.parametrize("name", ["unet", "class_token_and_positions"])
+def test_training_goes_on_as_if_the_channels_had_been_masked_all_along(name: str, kind: str) -> None:
+    """A step after the in-place cut moves the living weights exactly as a step of the masked network does."""
+    model, x, _ = CASES[name]()
+    model, x = model.double(), x.double()
+    optimizer = OPTIMIZERS[kind](model.parameters())
+    train(model, optimizer, x, 3)
+    graph = gator.trace(model, x)
+    kept = draw(graph, 0.5)
+
+    twin = copy.deepcopy(model)
+    twin_optimizer = OPTIMIZERS[kind](twin.parameters())
+    twin_optimizer.load_state_dict(copy.deepcopy(optimizer.state_dict()))
+    with gator.masked(twin, graph, kept):
+        train(twin, twin_optimizer, x, 1)
+        expected = run(twin.eval(), x)
+
+    identities = {id(p) for p in model.parameters()}
+    same = gator.cut_(model, graph, kept, optimizer=optimizer)
+    assert same is model
+    assert {id(p) for p in model.parameters()} == identities
+    assert {id(p) for group in optimizer.param_groups for p in group["params"]} == identities
+    for parameter, state in optimizer.state.items():
+        for value in state.values():
+            assert not isinstance(value, torch.Tensor) or value.ndim == 0 or value.shape == parameter.shape
+    train(model, optimizer, x, 1)
+    assert gap(expected, run(model.eval(), x)) <= 1e-8
+
+
+def test_an_emptied_block_leaves_the_optimizer_too() -> None:
+    model = zoo.build("cifar:resnet20").model
+    x = torch.randn(4, 3, 32, 32)
+    optimizer = OPTIMIZERS["sgd"](model.parameters())
+    train(model, optimizer, x, 1)
+    graph = gator.trace(model, x)
+    gator.cut_(model, graph, {"layer2.1.conv1": []}, optimizer=optimizer)
+    assert isinstance(model, torch.fx.GraphModule)
+    assert "folded_layer2_1_bn2" in dict(model.named_parameters())
+    held = {id(p) for group in optimizer.param_groups for p in group["params"]}
+    assert held == {id(p) for p in model.parameters()}
+    before = model.folded_layer2_1_bn2.detach().clone()
+    train(model, optimizer, x, 1)
+    assert not torch.equal(before, model.folded_layer2_1_bn2)
+
+
+def test_an_older_loss_is_refused_and_nothing_changes() -> None:
+    model, x, _ = CASES["unet"]()
+    optimizer = OPTIMIZERS["sgd"](model.parameters())
+    train(model, optimizer, x, 1)
+    graph = gator.trace(model, x)
+    loss = (model(x) ** 2).mean()
+    before = copy.deepcopy(model.state_dict())
+    with pytest.raises(gator.CutError, match=r"an older loss still holds the shapes of '.*'; nothing was changed"):
+        gator.cut_(model, graph, draw(graph, 0.5), optimizer=optimizer)
+    assert all(torch.equal(before[k], v) for k, v in model.state_dict().items())
+    loss.backward()
+    del loss
+    gator.cut_(model, graph, draw(graph, 0.5), optimizer=optimizer)
+    train(model, optimizer, x, 1)
+
+
+def test_gradients_are_sliced_along() -> None:
+    model, x, _ = CASES["unet"]()
+    F.relu(model(x)).sum().backward()
+    graph = gator.trace(model, x)
+    full = model.down1.weight.grad.clone()
+    gator.cut_(model, graph, {"down1": [0, 5]})
+    assert torch.equal(model.down1.weight.grad, full[[0, 5]])
+
+
+def test_nothing_to_cut_and_normalised_weights() -> None:
+    model, x, _ = CASES["unet"]()
+    graph = gator.trace(model, x)
+    assert gator.cut_(model, graph, {}) is model
+    model, x, _ = CASES["weight_norm"]()
+    graph = gator.trace(model, x)
+    with pytest.raises(gator.CutError, match="weight_norm"):
+        gator.cut_(model, graph, draw(graph, 0.5))
