@@ -226,23 +226,22 @@ def group(
     axes = [
         (name, axis, labels) for name, parts in attributes.items() for axis, labels in enumerate(parts) if labels is not None
     ]
-    signature: dict[int, list[int]] = {}
-
-    def collect(offset: int, groups: Sequence[Labels]) -> None:
-        for index, labels in enumerate(groups):
-            for root in np.unique(roots[labels]).tolist():
-                if root:
-                    signature.setdefault(root, []).append(offset + index)
-
     ports = [*producers.items()]
     readers = [*consumers.items()]
-    collect(0, [labels for _, labels in ports])
-    collect(len(ports), [labels for _, labels in readers])
     first = len(ports) + len(readers)
-    collect(first, [labels for _, _, labels in axes])
+    touched = [np.unique(roots[labels]) for _, labels in (*ports, *readers)]
+    touched += [np.unique(roots[labels]) for _, _, labels in axes]
+    who = np.repeat(np.arange(len(touched)), [len(found) for found in touched])
+    which = np.concatenate(touched) if touched else np.zeros(0, dtype=np.int64)
+    order = np.lexsort((who, which))
+    who, which = who[order], which[order]
+    ends = [*np.flatnonzero(np.diff(which)) + 1, len(which)]
     by_signature: dict[tuple[int, ...], list[int]] = {}
-    for root in sorted(signature):
-        by_signature.setdefault(tuple(signature[root]), []).append(root)
+    start = 0
+    for end in ends:
+        if end > start and which[start]:
+            by_signature.setdefault(tuple(who[start:end].tolist()), []).append(int(which[start]))
+        start = end
     found = []
     used: dict[str, int] = {}
     keyed = [(key, members) for key, members in by_signature.items() if key[0] < len(ports)]

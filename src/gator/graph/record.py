@@ -8,7 +8,6 @@ real, so code that reads them works.
 
 from __future__ import annotations
 
-import copy
 import functools
 import os
 import sys
@@ -143,9 +142,9 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
         meta_args = _map(args, lambda t: shadows[id(t)])
         meta_kwargs = _map(kwargs, lambda t: shadows[id(t)])
         meta_kwargs = {k: _meta_device(v) for k, v in meta_kwargs.items()}
-        if func.overloadpacket in _SAME_SHAPE and mutated is None:
+        if mutated is None and _looks_like_first(func, meta_args):
             result = torch.empty_like(meta_args[0])
-        elif mutated is not None and torch.Tag.pointwise in func.tags:
+        elif mutated is not None and func.overloadpacket not in _REORDERS_IN_PLACE:
             result = meta_args[0]
         else:
             result = func(*[_meta_device(a) for a in meta_args], **meta_kwargs)
@@ -207,12 +206,27 @@ _SAME_SHAPE = {
     aten.silu, aten.hardtanh, aten.hardswish, aten.hardsigmoid, aten.sigmoid, aten.tanh, aten.softmax, aten.relu6,
     aten.leaky_relu,
 }  # fmt: skip
+_ARITHMETIC = {aten.add, aten.sub, aten.mul, aten.div}
+_REORDERS_IN_PLACE = {aten.transpose_, aten.t_, aten.squeeze_, aten.unsqueeze_, aten.swapdims_, aten.swapaxes_, aten.resize_}
 _LARGEST_KNOWN = 1 << 20
 _READS_DATA = {aten._local_scalar_dense.default, aten.is_nonzero.default, aten.equal.default, aten.nonzero.default}
 _FLOAT_FACTORIES = {
     aten.zeros, aten.ones, aten.full, aten.empty, aten.rand, aten.randn, aten.linspace, aten.eye, aten.arange,
     aten.scalar_tensor,
 }  # fmt: skip
+
+
+def _looks_like_first(func: Any, args: Any) -> bool:
+    """Whether the result has the shape, type and layout of the first argument, without asking the shape function."""
+    if func.overloadpacket in _SAME_SHAPE:
+        return True
+    if func.overloadpacket not in _ARITHMETIC or not isinstance(args[0], torch.Tensor) or not args[0].dtype.is_floating_point:
+        return False
+    other = args[1]
+    if isinstance(other, torch.Tensor):
+        same = other.shape == args[0].shape and other.stride() == args[0].stride()
+        return same and other.dtype == args[0].dtype
+    return isinstance(other, (int, float))
 
 
 def _makes_floats(func: Any) -> bool:
@@ -296,7 +310,7 @@ def modes_set(model: nn.Module, training: bool) -> Iterator[None]:
     """
     modules = list(model.modules())
     attributes = [dict(module.__dict__) for module in modules]
-    containers = [(value, copy.copy(value)) for state in attributes for value in state.values() if type(value) in _CONTAINERS]
+    containers = [(v, v.copy() if v else ()) for state in attributes for v in state.values() if type(v) in _CONTAINERS]
     try:
         model.train(True)
         model.train(training)
@@ -308,7 +322,7 @@ def modes_set(model: nn.Module, training: bool) -> Iterator[None]:
         for value, before in containers:
             if isinstance(value, list):
                 value[:] = before
-            else:
+            elif value or before:
                 value.clear()
                 value.update(before)
 

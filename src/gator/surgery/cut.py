@@ -11,6 +11,7 @@ from torch import nn
 from gator.errors import CutError
 from gator.graph.hypergraph import Hypergraph
 from gator.graph.trace import retraced
+from gator.surgery.absorb import absorb_
 from gator.surgery.emit import Emitter
 from gator.surgery.fold import Folded, Folder
 from gator.surgery.history import Step, remember
@@ -92,6 +93,7 @@ def as_network(
     emitters = [Emitter(plan, index, sliced, canonical, folder, masked=False) for index in (0, 1)]
     train_graph, eval_graph = (emitter.emit() for emitter in emitters)
     objects: dict[str, Any] = {**emitters[0].objects, **emitters[1].objects}
+    absorb_((train_graph, eval_graph), objects, [name for name, _ in folder.made.values()])
     persistent = frozenset(sliced.state_dict())
     network = assembled(objects, eval_graph, train_graph, signature_of(model, plan), persistent, f"Cut{type(model).__name__}")
     network.training = model.training

@@ -7,6 +7,7 @@ Every other call is the operator it was, its size arguments rewritten for the ch
 from __future__ import annotations
 
 import operator
+from collections import namedtuple
 from collections.abc import Callable
 from typing import Any
 
@@ -19,7 +20,7 @@ from gator.graph.labels import Axis
 from gator.graph.program import BatchInt, Call, Program, Ref, map_refs
 from gator.surgery import living
 from gator.surgery.fate import Fate, check_connected, decide
-from gator.surgery.fold import Folder
+from gator.surgery.fold import Folder, is_zero
 from gator.surgery.layers import Leaf, leaf_of
 from gator.surgery.plan import Mask, Plan
 from gator.surgery.rewrite import REWRITES, memory_is_written
@@ -191,6 +192,11 @@ class Emitter:
         leaf = leaf_of(self.model, call, self.program, self.canonical) if call.module else None
         if call.mutates is not None and self._kept_by_a_layer(call):
             return
+        if not self.masked and leaf is None and call.packet in (aten.add, aten.add_, aten.sub, aten.sub_):
+            rest = self._beside_nothing(call)
+            if rest is not None:
+                self._bind(call, rest)
+                return
         args = {name: self._argument(arg) for name, arg in call.args.items() if not self._dropped(call, name)}
         emit = self._emit_masked if self.masked else self._emit_cut
         self._bind(call, emit(call, leaf, args))
@@ -251,6 +257,18 @@ class Emitter:
             if rewrite is not None:
                 return rewrite(self, call, args)
         return self._plain(call, leaf, args)
+
+    def _beside_nothing(self, call: Call) -> fx.Node | None:
+        """The other term of a sum whose one term is zero because nothing is left to compute it from."""
+        one, other = call.args["self"], call.args["other"]
+        if not isinstance(other, Ref) or not isinstance(one, Ref):
+            return None
+        pairs = [(one, other)] + ([(other, one)] if call.packet in (aten.add, aten.add_) and "alpha" not in call.args else [])
+        for rest, nothing in pairs:
+            whole = self.shape(rest.id) == self.shape(call.outputs[0] or 0) and rest.id not in self.fate.folded
+            if whole and nothing.id in self.fate.folded and is_zero(self, nothing.id):
+                return self.node(rest.id)
+        return None
 
     def _out_of_place(self, call: Call, args: dict[str, Any]) -> fx.Node:
         """An in-place call on what has become a constant: the same operator, with a new result."""
@@ -358,7 +376,7 @@ def is_native(structure: pytree.TreeSpec) -> bool:
     if structure.is_leaf():
         return True
     kind = structure.type
-    plain = kind in (tuple, list, dict) or kind is pytree.namedtuple or (isinstance(kind, type) and hasattr(kind, "_fields"))
+    plain = kind in (tuple, list, dict) or kind is namedtuple or (isinstance(kind, type) and hasattr(kind, "_fields"))
     return plain and all(is_native(child) for child in structure.children())
 
 

@@ -122,6 +122,26 @@ class Folder:
         return tensor.expand(shape).clone()
 
 
+# Zero in, zero out.
+_KEEP_ZERO = (
+    aten.relu, aten.relu_, aten.gelu, aten.silu, aten.silu_, aten.tanh, aten.dropout, aten.view, aten.reshape, aten.permute,
+    aten.transpose, aten.contiguous, aten.flatten, aten.clone, aten.slice, aten.mean, aten.sum, aten.neg, aten.hardswish,
+)  # fmt: skip
+
+
+def is_zero(emitter: Emitter, value: int) -> bool:
+    """Whether a folded value is zero whatever the weights are: a sum over nothing without a bias, and what keeps it zero."""
+    if value not in emitter.fate.folded or emitter.program.values[value].origin != "call":
+        return False
+    call = _maker(emitter, value)
+    if call.index in emitter.fate.emptied_sum:
+        return not isinstance(call.args.get("bias"), Ref) and call.packet not in (aten.addmm, aten.baddbmm)
+    refs = [v for _, v in call.tensors()]
+    if call.packet in (aten.mul, aten.mul_):
+        return any(is_zero(emitter, v) for v in refs)
+    return call.packet in _KEEP_ZERO and is_zero(emitter, refs[0])
+
+
 def _maker(emitter: Emitter, value: int) -> Call:
     return next(call for call in emitter.program.calls if value in call.outputs)
 

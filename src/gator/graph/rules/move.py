@@ -89,6 +89,7 @@ def _carried(scope: Scope, axes: Sequence[Axis], before: Sequence[int], after: S
             scope.fix(labels[np.unique(coordinate)], "selected by its position")
             continue
         flat = labels[coordinate]
+        along: Axis
         if len(depends) == 1:
             carrier = depends[0]
             along = np.moveaxis(flat, carrier, 0).reshape(flat.shape[carrier], -1)[:, 0]

@@ -62,8 +62,8 @@ def _group_norm(scope: Scope) -> Sequence[Axes]:
     options = {"groups": space.units(labels, rows // per_group), "positions": space.units(labels, rows % per_group)}
     if per_group == 1:
         options.pop("positions")
-    if groups == 1:
-        options.pop("groups", None)
+    elif groups == 1:
+        options.pop("groups")
     if scope.choose(options) == "groups":
         scope.watch(scope.tie_rows(labels, rows // per_group, groups, "whole groups of a group norm"))
     else:
