@@ -86,9 +86,8 @@ def main() -> None:
             ratios.append(statistics.median(times[0]) / statistics.median(times[1]))
             ratio = f"{ratios[-1]:.2f}"
         print(f"| {name} | {shown(times[0])} | {shown(times[1])} | {ratio} |", flush=True)
-    print(
-        f"\nmedian ratio {statistics.median(ratios):.2f} over {len(ratios)} networks, worst {max(ratios):.2f}, best {min(ratios):.2f}"
-    )
+    middle = statistics.median(ratios)
+    print(f"\nmedian ratio {middle:.2f} over {len(ratios)} networks, from {min(ratios):.2f} to {max(ratios):.2f}")
 
 
 if __name__ == "__main__":
