@@ -816,3 +816,74 @@ def old_weight_norm() -> Case:
         warnings.simplefilter("ignore")
         net = nn.Sequential(nn.utils.weight_norm(conv(3, 8)), nn.ReLU(), conv(8, 2))
     return net, image(), ("0",)
+
+
+@case
+def padding_modes() -> Case:
+    net = nn.Sequential(
+        nn.Conv2d(3, 8, 3, padding=1, padding_mode="circular"),
+        nn.ReLU(),
+        nn.Conv2d(8, 6, 3, padding=1, padding_mode="reflect"),
+        nn.ReLU(),
+        nn.Conv2d(6, 6, 3, padding="same"),
+        nn.ReLU(),
+        nn.ZeroPad2d(1),
+        nn.ReplicationPad2d(1),
+        conv(6, 2),
+    )
+    return net, image(), ("0", "2", "4")
+
+
+@case
+def hook_that_changes_the_result() -> Case:
+    net = nn.Sequential(conv(3, 8), nn.ReLU(), conv(8, 6), nn.ReLU(), conv(6, 2))
+    net[0].register_forward_hook(lambda module, inputs, output: output * 2 + 1)
+    net[2].register_forward_pre_hook(lambda module, inputs: (inputs[0] - 1,))
+    return net, image(), ("0", "2")
+
+
+@case
+def other_output_size() -> Case:
+    def forward(m: Any, x: Tensor) -> Tensor:
+        x = F.relu(m.down(x))
+        return m.head(m.up(x, output_size=(8, 8)))
+
+    return (
+        Run(forward, down=conv(3, 8, stride=2), up=nn.ConvTranspose2d(8, 6, 3, 2, 1), head=conv(6, 2)),
+        image(),
+        ("down", "up"),
+    )
+
+
+@case
+def cumulative_batch_norm() -> Case:
+    net = nn.Sequential(conv(3, 8), nn.BatchNorm2d(8, momentum=None), nn.ReLU(), conv(8, 2))
+    return net, image(), ("0",)
+
+
+@case
+def pruned_by_torch() -> Case:
+    from torch.nn.utils import prune
+
+    net = nn.Sequential(conv(3, 8), nn.ReLU(), conv(8, 2))
+    prune.random_unstructured(net[0], "weight", 0.3)
+    return net, image(), ("0",)
+
+
+@case
+def autocast_region() -> Case:
+    def forward(m: Any, x: Tensor) -> Tensor:
+        with torch.autocast("cpu", enabled=False):
+            return m.two(F.relu(m.one(x)))
+
+    return Run(forward, one=conv(3, 8), two=conv(8, 2)), image(), ("one",)
+
+
+@case
+def checkpointed() -> Case:
+    from torch.utils.checkpoint import checkpoint
+
+    def forward(m: Any, x: Tensor) -> Tensor:
+        return m.three(checkpoint(lambda y: F.relu(m.two(F.relu(m.one(y)))), x, use_reentrant=False))
+
+    return Run(forward, one=conv(3, 8), two=conv(8, 6), three=conv(6, 2)), image(), ("one", "two")

@@ -25,14 +25,13 @@ def baked(model: nn.Module) -> nn.Module:
 
 
 def baked_copy(model: nn.Module) -> nn.Module:
-    # The hook form keeps its last result as a plain attribute with a history, which deepcopy refuses.
-    memo: dict[int, Any] = {}
-    for module in model.modules():
-        for hook in _hooks(module):
-            weight = module.__dict__.get(hook.name)
-            if isinstance(weight, torch.Tensor):
-                memo[id(weight)] = weight.detach().clone()
-    return bake_(copy.deepcopy(model, memo))
+    return bake_(copy.deepcopy(model, results_kept(model)))
+
+
+def results_kept(model: nn.Module) -> dict[int, Any]:
+    """A memo for deepcopy, which refuses the tensors with a history that hooks keep as plain attributes of a layer."""
+    kept = [value for module in model.modules() for value in module.__dict__.values() if isinstance(value, torch.Tensor)]
+    return {id(tensor): tensor.detach().clone() for tensor in kept if not tensor.is_leaf}
 
 
 def bake_(model: nn.Module) -> nn.Module:

@@ -21,7 +21,7 @@ from gator.graph.program import BatchInt, Call, Program, Ref, map_refs
 from gator.surgery import living
 from gator.surgery.fate import Fate, check_connected, decide
 from gator.surgery.fold import Folder, is_zero
-from gator.surgery.layers import Leaf, leaf_of
+from gator.surgery.layers import Leaf, calls_inside, leaf_of
 from gator.surgery.plan import Mask, Plan
 from gator.surgery.rewrite import REWRITES, memory_is_written
 
@@ -48,6 +48,7 @@ class Emitter:
         self.program: Program = self.labelled.program
         self.fate: Fate = decide(plan, index)
         self.folder = folder
+        self._inside = calls_inside(self.program)
         self.graph = fx.Graph()
         self.objects: dict[str, Any] = {}
         self._nodes: dict[int, fx.Node] = {}
@@ -189,7 +190,7 @@ class Emitter:
     # Calls.
 
     def _emit(self, call: Call) -> None:
-        leaf = leaf_of(self.model, call, self.program, self.canonical) if call.module else None
+        leaf = leaf_of(self.model, call, self.program, self.canonical, self._inside)
         if call.mutates is not None and self._kept_by_a_layer(call):
             return
         if not self.masked and leaf is None and call.packet in (aten.add, aten.add_, aten.sub, aten.sub_):

@@ -53,16 +53,31 @@ LEAVES: tuple[Leaf, ...] = (
 )
 
 
-def leaf_of(model: nn.Module, call: Call, program: Program, canonical: Mapping[str, str]) -> Leaf | None:
-    """The leaf that `call` is the whole forward of, or None if it must be written as an operator."""
-    if not call.module:
+def calls_inside(program: Program) -> dict[str, set[Any]]:
+    """The operators that ran inside every module, counters of batches aside."""
+    found: dict[str, set[Any]] = {}
+    for call in program.calls:
+        if call.mutates is None or program.values[call.mutates].origin != "attribute":
+            found.setdefault(call.module, set()).add(call.packet)
+    return found
+
+
+def leaf_of(
+    model: nn.Module, call: Call, program: Program, canonical: Mapping[str, str], inside: Mapping[str, set[Any]]
+) -> Leaf | None:
+    """The leaf that `call` is the whole forward of, or None if it must be written as an operator.
+
+    Whatever else runs inside the module (a circular pad, a hook that changes the result) was recorded too, and calling the
+    module would run it again: then the operators are written one by one.
+    """
+    if not call.module or inside[call.module] != {call.packet}:
         return None
     module = model.get_submodule(call.module)
     for leaf in LEAVES:
         if call.packet in leaf.packets and isinstance(module, leaf.kind):
             if any(getattr(type(module), name) is not getattr(leaf.kind, name) for name in leaf.methods):
                 return None
-            return leaf if _own_parameters(call, program, canonical) else None
+            return leaf if _own_parameters(call, program, canonical) and _own_settings(module, call) else None
     return None
 
 
@@ -79,6 +94,14 @@ def _own_parameters(call: Call, program: Program, canonical: Mapping[str, str]) 
         elif own is not None and name in ("weight", "bias"):
             return False
     return True
+
+
+def _own_settings(module: nn.Module, call: Call) -> bool:
+    """Whether the call's sizes are those of the module: a transposed convolution may be asked for another output size."""
+    if "output_padding" not in call.args:
+        return True
+    given, own = call.args["output_padding"], module.output_padding
+    return list(given) == list(own)  # type: ignore[arg-type]
 
 
 def _conv(module: Any, facts: Mapping[str, Any]) -> None:

@@ -13,7 +13,7 @@ import torch
 
 from gator.graph.program import BatchInt, Call, Ref
 from gator.graph.rules.factory import PATTERNED, UNIFORM
-from gator.graph.rules.move import slice_range
+from gator.graph.rules.pick import slice_range
 from gator.surgery.slice import new_groups, new_normalized_shape, new_num_groups
 
 if TYPE_CHECKING:

@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from gator.graph.bake import baked_copy, needs_baking
+from gator.graph.bake import baked_copy, needs_baking, results_kept
 from gator.graph.program import BatchInt, Ref
 from gator.graph.trace import named_tensors
 from gator.surgery.layers import touched_layers, update_fields_
@@ -34,7 +34,7 @@ def sliced_copy(model: nn.Module, plan: Plan) -> nn.Module:
     if needs_baking(model):
         model = baked_copy(model)
     fresh: dict[str, torch.Tensor] = {}
-    memo: dict[int, Any] = {}
+    memo = results_kept(model)
     names = canonical_names(model)
     for name, tensor in named_tensors(model).items():
         if id(tensor) in memo:

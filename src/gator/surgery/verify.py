@@ -54,8 +54,16 @@ def run(model: nn.Module, inputs: Inputs, *, dtype: torch.dtype | None = None, b
         return x
 
     args, kwargs = pytree.tree_map(fit, (args, kwargs))
-    with modes_set(model, False), torch.no_grad():
-        return model(*args, **kwargs)
+    buffers = [(buffer, buffer.detach().clone()) for buffer in model.buffers()]
+    try:
+        # The same random numbers for every network, and none taken from the user's.
+        with modes_set(model, False), torch.no_grad(), torch.random.fork_rng(devices=[]):
+            torch.manual_seed(seed)
+            return model(*args, **kwargs)
+    finally:
+        for buffer, before in buffers:
+            if not torch.equal(buffer, before):
+                buffer.copy_(before)
 
 
 def agree(model: nn.Module, candidate: nn.Module, inputs: Inputs, masked: Callable[[nn.Module], Any]) -> tuple[bool, float]:

@@ -1,0 +1,313 @@
+"""Stand-ins for tensors, and the recorder that writes down every ATen call they reach.
+
+A stand-in knows shape and type but holds no data; a call is answered by the operator's own shape function. Integer tensors
+that follow from constants alone (index tables, positions) are computed for real, so code that reads them works.
+"""
+
+from __future__ import annotations
+
+import functools
+import os
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import nn
+from torch.utils._python_dispatch import TorchDispatchMode
+
+from gator.errors import TraceError
+from gator.graph.program import Call, Ref, Value
+
+aten = torch.ops.aten
+_TORCH = str(Path(torch.__file__).parent) + os.sep
+_HERE = __file__
+_CALL_IMPL = nn.Module._call_impl.__code__
+
+
+class Stand(torch.Tensor):
+    """A stand-in for a tensor while recording: shape, type and device, no data."""
+
+    shadow: torch.Tensor  # the meta tensor that answers for it
+    value: int
+    data_known: torch.Tensor | None  # what it would hold, if that follows from constants alone
+
+    __torch_function__ = torch._C._disabled_torch_function_impl  # type: ignore[assignment]
+
+    @staticmethod
+    def make(shadow: torch.Tensor, value: int, device: torch.device) -> Stand:
+        self = torch.Tensor._make_wrapper_subclass(
+            Stand,
+            shadow.shape,
+            strides=shadow.stride(),
+            storage_offset=shadow.storage_offset(),
+            dtype=shadow.dtype,
+            device=device,
+            requires_grad=False,
+        )
+        self.shadow, self.value, self.data_known = shadow, value, None
+        return self
+
+    @classmethod
+    def __torch_dispatch__(cls, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:  # type: ignore[override]
+        raise TraceError(f"a stand-in tensor was used after recording, by {func}; the network keeps state between calls")
+
+
+class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
+    """Writes every call down. `knows(op)` says whether the op has a rule; composite ops without one are taken apart."""
+
+    def __init__(self, model: nn.Module, knows: Callable[[torch._ops.OpOverload], bool], *, fold: bool = True) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]
+        self.knows = knows
+        self.fold = fold
+        self.values: list[Value] = []
+        self.calls: list[Call] = []
+        self.constants: dict[str, torch.Tensor] = {}
+        self._shadows: dict[int, torch.Tensor] = {}
+        self._known: dict[int, int] = {}  # id of a real tensor -> value
+        self._alive: list[torch.Tensor] = []  # keeps ids from being reused
+        self._made: set[int] = set()  # ids of real tensors computed while recording
+        self._advanced: dict[int, torch.Tensor] = {}  # counters that forward advances, as they would be by now
+        self._names = {id(t): n for n, t in reversed(list(_attributes(model)))}
+        self._by_memory = {_memory(t): n for n, t in reversed(list(_attributes(model))) if t.numel()}
+        self._modules = {id(m): n for n, m in reversed(list(model.named_modules(remove_duplicate=False)))}
+        self.device = next((t.device for _, t in _attributes(model)), torch.device("cpu"))
+
+    def add_input(self, name: str, shape: tuple[int, ...], dtype: torch.dtype) -> Stand:
+        shadow = torch.empty(shape, dtype=dtype, device="meta")
+        return Stand.make(shadow, self._new_value(shadow, "input", name), self.device)
+
+    def _new_value(self, shadow: torch.Tensor, origin: str, name: str) -> int:
+        storage = shadow.untyped_storage()._cdata
+        self._alive.append(shadow)
+        self.values.append(Value(len(self.values), tuple(shadow.shape), shadow.dtype, origin, name, storage))
+        return len(self.values) - 1
+
+    def _attribute_name(self, tensor: torch.Tensor) -> str | None:
+        return self._names.get(id(tensor)) or (self._by_memory.get(_memory(tensor)) if tensor.numel() else None)
+
+    def shadow_and_value(self, tensor: torch.Tensor) -> tuple[torch.Tensor, int]:
+        if isinstance(tensor, Stand):
+            return tensor.shadow, tensor.value
+        name = self._attribute_name(tensor)
+        key: Any = name if name is not None else id(tensor)
+        if key not in self._known:
+            self._alive.append(tensor)
+            shadow = torch.empty_strided(tensor.size(), tensor.stride(), dtype=tensor.dtype, device="meta")
+            if name is None:
+                name, origin = f"_constant_{len(self.constants)}", "constant"
+                self.constants[name] = tensor.detach()
+            else:
+                origin = "attribute"
+            self._known[key] = self._new_value(shadow, origin, name)
+            self._shadows[self._known[key]] = shadow
+        value = self._known[key]
+        return self._shadows[value], value
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        kwargs = kwargs or {}
+        if func is aten.sym_size.int:
+            return int(args[0].shape[args[1]])
+        tensors = list(_tensors((*args, *kwargs.values())))
+        mutated = _mutated(func, args)
+        if self._is_constant(func, tensors, mutated):
+            result = func(*_map(args, self._current), **_map(kwargs, self._current))
+            self._made.update(id(t) for t in _tensors((result,)))
+            self._alive.extend(_tensors((result,)))
+            return result
+        if not self.knows(func) and _composite(func):
+            with self:
+                return func.decompose(*args, **kwargs)
+        known = self._known_result(func, args, kwargs, tensors)
+        if func in _READS_DATA:
+            if known is not None:
+                return known
+            raise TraceError(
+                f"the network decides by the values of a tensor ({func.overloadpacket.__name__})\n"
+                f"  at {_source()[0]}\n"
+                "  Recording follows shapes only. Make the choice depend on shapes, attributes or constants, or mark the "
+                "part of the network that does so and trace the rest."
+            )
+        named = _named(func, args, kwargs)
+        shadows: dict[int, torch.Tensor] = {}
+
+        def reference(tensor: torch.Tensor) -> Ref:
+            shadow, value = self.shadow_and_value(tensor)
+            shadows[id(tensor)] = shadow
+            return Ref(value)
+
+        recorded = {name: _map(arg, reference) for name, arg in named.items()}
+        meta_args = _map(args, lambda t: shadows[id(t)])
+        meta_kwargs = _map(kwargs, lambda t: shadows[id(t)])
+        meta_kwargs = {k: _meta_device(v) for k, v in meta_kwargs.items()}
+        if mutated is None and _looks_like_first(func, meta_args):
+            result = torch.empty_like(meta_args[0])
+        elif mutated is not None and func.overloadpacket not in _REORDERS_IN_PLACE:
+            result = meta_args[0]
+        else:
+            result = func(*[_meta_device(a) for a in meta_args], **meta_kwargs)
+        source, module = _source(self._modules)
+        single = isinstance(result, torch.Tensor)
+        results = [result] if single else list(result)
+        name = func.overloadpacket.__name__
+        ids = [self._new_value(r, "call", name) if isinstance(r, torch.Tensor) else None for r in results]
+        overwrites = None
+        if mutated is not None:
+            overwrites = self.shadow_and_value(mutated)[1]
+        self.calls.append(Call(len(self.calls), func, recorded, tuple(ids), module, source, overwrites))
+        if mutated is not None:
+            if not isinstance(mutated, Stand):
+                self._advance(func, args, kwargs, mutated, tensors)
+            # What is read from this tensor from now on is the new value; older views keep theirs, and order tells.
+            if isinstance(mutated, Stand):
+                mutated.value = ids[0] if ids[0] is not None else mutated.value
+                mutated.data_known = known
+            return mutated
+        if single and isinstance(known, torch.Tensor):
+            stand = Stand.make(result, ids[0], self.device)  # type: ignore[arg-type]
+            stand.data_known = known
+            return stand
+        stands = [Stand.make(r, v, self.device) if v is not None else r for r, v in zip(results, ids, strict=True)]
+        return stands[0] if single else (stands if isinstance(result, list) else tuple(stands))
+
+    def _current(self, tensor: torch.Tensor) -> torch.Tensor:
+        return self._advanced.get(id(tensor), tensor)
+
+    def _advance(self, func: Any, args: Any, kwargs: Any, mutated: torch.Tensor, tensors: list[torch.Tensor]) -> None:
+        """Code may read a counter it has just advanced (batch norm with a cumulative average does)."""
+        if not mutated.dtype.is_floating_point and not any(isinstance(t, Stand) for t in tensors):
+            self._advanced[id(mutated)] = self._current(mutated).clone()
+            func(*_map(args, self._current), **_map(kwargs, self._current))
+
+    def _known_result(self, func: Any, args: Any, kwargs: Any, tensors: list[torch.Tensor]) -> Any:
+        """What the call gives, if all it reads is known; code may ask (a mask, say, whether it is causal)."""
+        if torch.Tag.nondeterministic_seeded in func.tags or func.overloadpacket in (
+            aten.empty,
+            aten.new_empty,
+            aten.empty_like,
+        ):
+            return None
+        if tensors and _mutated(func, args) is tensors[0] and not isinstance(tensors[0], Stand):
+            return None
+        for tensor in tensors:
+            if tensor.data_known is None if isinstance(tensor, Stand) else self._attribute_name(tensor) is not None:
+                return None
+        if any(tensor.numel() > _LARGEST_KNOWN for tensor in tensors):
+            return None
+        real = lambda t: t.data_known if isinstance(t, Stand) else t  # noqa: E731
+        result = func(*_map(args, real), **_map(kwargs, real))
+        return result if not isinstance(result, torch.Tensor) or result.numel() <= _LARGEST_KNOWN else None
+
+    def _is_constant(self, func: Any, tensors: list[torch.Tensor], mutated: torch.Tensor | None) -> bool:
+        """Whether the call can be computed for real: it depends on no input and no floating-point attribute."""
+        if torch.Tag.nondeterministic_seeded in func.tags or any(isinstance(t, Stand) for t in tensors):
+            return False
+        if mutated is not None and id(mutated) not in self._made:
+            return False  # it belongs to the model, which stays as it is
+        if not tensors:
+            return self.fold and not _makes_floats(func)
+        if any(self._attribute_name(t) is not None and t.dtype.is_floating_point for t in tensors):
+            return False
+        return self.fold or not any(self._attribute_name(t) is None for t in tensors)
+
+
+# Their own shape functions cost milliseconds a call; the answer is that of their first argument.
+_SAME_SHAPE = {
+    aten.batch_norm, aten.layer_norm, aten.group_norm, aten.instance_norm, aten.dropout, aten.relu, aten.gelu,
+    aten.silu, aten.hardtanh, aten.hardswish, aten.hardsigmoid, aten.sigmoid, aten.tanh, aten.softmax, aten.relu6,
+    aten.leaky_relu,
+}  # fmt: skip
+_ARITHMETIC = {aten.add, aten.sub, aten.mul, aten.div}
+_REORDERS_IN_PLACE = {aten.transpose_, aten.t_, aten.squeeze_, aten.unsqueeze_, aten.swapdims_, aten.swapaxes_, aten.resize_}
+_LARGEST_KNOWN = 1 << 20
+_READS_DATA = {aten._local_scalar_dense.default, aten.is_nonzero.default, aten.equal.default, aten.nonzero.default}
+_FLOAT_FACTORIES = {
+    aten.zeros, aten.ones, aten.full, aten.empty, aten.rand, aten.randn, aten.linspace, aten.eye, aten.arange,
+    aten.scalar_tensor,
+}  # fmt: skip
+
+
+def _looks_like_first(func: Any, args: Any) -> bool:
+    """Whether the result has the shape, type and layout of the first argument, without asking the shape function."""
+    if func.overloadpacket in _SAME_SHAPE:
+        return True
+    if func.overloadpacket not in _ARITHMETIC or not isinstance(args[0], torch.Tensor) or not args[0].dtype.is_floating_point:
+        return False
+    other = args[1]
+    if isinstance(other, torch.Tensor):
+        same = other.shape == args[0].shape and other.stride() == args[0].stride()
+        return same and other.dtype == args[0].dtype
+    return isinstance(other, (int, float))
+
+
+def _makes_floats(func: Any) -> bool:
+    return func.overloadpacket in _FLOAT_FACTORIES and func.overloadpacket is not aten.arange
+
+
+def _attributes(model: nn.Module) -> Iterator[tuple[str, torch.Tensor]]:
+    yield from model.named_parameters(remove_duplicate=False)
+    yield from model.named_buffers(remove_duplicate=False)
+
+
+def _memory(tensor: torch.Tensor) -> tuple[Any, ...]:
+    return (tensor.data_ptr(), tuple(tensor.shape), tensor.stride(), tensor.dtype)
+
+
+def _tensors(arg: Any) -> Iterator[torch.Tensor]:
+    if isinstance(arg, torch.Tensor):
+        yield arg
+    elif isinstance(arg, (list, tuple)):
+        for item in arg:
+            yield from _tensors(item)
+
+
+def _map(arg: Any, change: Callable[[torch.Tensor], Any]) -> Any:
+    if isinstance(arg, torch.Tensor):
+        return change(arg)
+    if isinstance(arg, (list, tuple)):
+        return type(arg)(_map(item, change) for item in arg)
+    if isinstance(arg, dict):
+        return {key: _map(item, change) for key, item in arg.items()}
+    return arg
+
+
+def _meta_device(arg: Any) -> Any:
+    return torch.device("meta") if isinstance(arg, torch.device) else arg
+
+
+@functools.cache
+def _composite(func: Any) -> bool:
+    return torch._C._dispatch_has_kernel_for_dispatch_key(func.name(), "CompositeImplicitAutograd")
+
+
+@functools.cache
+def _schema_names(func: Any) -> tuple[tuple[str, ...], bool]:
+    arguments = func._schema.arguments
+    writes = bool(arguments) and arguments[0].alias_info is not None and arguments[0].alias_info.is_write
+    return tuple(a.name for a in arguments if not a.kwarg_only), writes
+
+
+def _named(func: Any, args: Any, kwargs: dict[str, Any]) -> dict[str, Any]:
+    names, _ = _schema_names(func)
+    return {**dict(zip(names, args, strict=False)), **kwargs}
+
+
+def _mutated(func: Any, args: Any) -> torch.Tensor | None:
+    return args[0] if _schema_names(func)[1] else None
+
+
+def _source(modules: dict[int, str] | None = None) -> Any:
+    """Where the user's code is: (file:line in function, innermost module's name)."""
+    frame = sys._getframe(1)
+    source, module = "", None
+    while frame is not None:
+        code = frame.f_code
+        if module is None and modules is not None and code is _CALL_IMPL:
+            module = modules.get(id(frame.f_locals.get("self")))
+        if not source and code.co_filename != _HERE and not code.co_filename.startswith((_TORCH, "<")):
+            source = f"{code.co_filename}:{frame.f_lineno} ({code.co_name})"
+        if source and (module is not None or modules is None):
+            break
+        frame = frame.f_back  # type: ignore[assignment]
+    return source, module or ""

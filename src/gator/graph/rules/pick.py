@@ -1,0 +1,119 @@
+"""Taking parts of a tensor: slices, splits and indices keep the labels of what they take."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+import torch
+
+from gator.graph.labels import Axes, Axis
+from gator.graph.program import Ref
+from gator.graph.rules.move import untouched
+from gator.graph.rules.table import Scope, rule
+
+aten = torch.ops.aten
+
+
+@rule(aten.slice, aten.narrow)
+def _slice(scope: Scope) -> Sequence[Axes]:
+    axes, shape = scope.axes("self"), scope.shape("self")
+    dim = scope.dim(scope.get("dim", 0), len(axes))
+    labels = axes[dim]
+    if labels is not None:
+        axes[dim] = labels[slice_range(scope.call.args, int(shape[dim]))]
+    return [tuple(axes)]
+
+
+def slice_range(args: dict[str, object], size: int) -> slice:
+    """The Python slice that a slice or narrow call takes along its axis."""
+    if "length" in args:
+        start = int(args["start"]) % size  # type: ignore[call-overload]
+        return slice(start, start + int(args["length"]))  # type: ignore[call-overload]
+    start, end, step = (args.get(name) for name in ("start", "end", "step"))
+    return slice(*slice(start, end, step).indices(size))
+
+
+@rule(aten.split, aten.split_with_sizes, aten.chunk, aten.tensor_split, aten.unsafe_split, aten.unsafe_chunk)
+def _split_call(scope: Scope) -> Sequence[Axes]:
+    axes = scope.axes("self")
+    dim = scope.dim(scope.get("dim", 0), len(axes))
+    labels = axes[dim]
+    result, start = [], 0
+    for index in range(len(scope.call.outputs)):
+        size = int(scope.out_shape(index)[dim])
+        part = list(axes)
+        part[dim] = None if labels is None else labels[start : start + size]
+        start += size
+        result.append(tuple(part))
+    return result
+
+
+@rule(aten.unbind)
+def _unbind(scope: Scope) -> Sequence[Axes]:
+    axes = scope.axes("self")
+    dim = scope.dim(scope.get("dim", 0), len(axes))
+    scope.fix(axes[dim], "taken apart position by position")
+    return [tuple(axes[:dim] + axes[dim + 1 :]) for _ in scope.call.outputs]
+
+
+@rule(aten.select)
+def _select(scope: Scope) -> Sequence[Axes]:
+    axes = scope.axes("self")
+    dim = scope.dim(scope.get("dim"), len(axes))
+    labels = axes[dim]
+    if labels is not None:
+        index = int(scope.get("index"))
+        scope.fix(labels[[index]], "selected by its position")
+    return [tuple(axes[:dim] + axes[dim + 1 :])]
+
+
+@rule(aten.index_select)
+def _index_select(scope: Scope) -> Sequence[Axes]:
+    axes = scope.axes("self")
+    dim = scope.dim(scope.get("dim"), len(axes))
+    return [_picked(scope, axes, dim, scope.known("index"), "index")]
+
+
+def _picked(
+    scope: Scope, axes: list[Axis], dim: int, index: torch.Tensor | None, name: str, position: int | None = None
+) -> Axes:
+    labels = axes[dim]
+    for axis in scope.axes(name, position):
+        scope.fix(axis, "an index")
+    if labels is None:
+        return tuple(axes)
+    if index is None or index.ndim != 1 or index.dtype == torch.bool:
+        scope.fix(labels, "picked by an index that is not known")
+        axes[dim] = None
+        return tuple(axes)
+    coordinates = index.numpy().astype(np.int64) % len(labels)
+    axes[dim] = labels[coordinates]
+    scope.moved(dim, dim, coordinates)
+    return tuple(axes)
+
+
+@rule(aten.index)
+def _index(scope: Scope) -> Sequence[Axes]:
+    """One known list of positions follows; any other indexing fixes the axes it indexes."""
+    axes, indices = scope.axes("self"), scope.get("indices")
+    given = [i for i, index in enumerate(indices) if isinstance(index, Ref)]
+    if len(given) == 1 and len(scope.shape("indices", given[0])) == 1:
+        known = scope.known("indices", given[0])
+        dtype = scope.analysis.program.values[scope.id("indices", given[0])].dtype
+        if dtype not in (torch.bool, torch.uint8):
+            return [_picked(scope, axes, given[0], known, "indices", given[0])]
+    widths = 0
+    for i in given:
+        shape = scope.shape("indices", i)
+        dtype = scope.analysis.program.values[scope.id("indices", i)].dtype
+        if dtype in (torch.bool, torch.uint8):
+            return untouched(scope)
+        widths = max(widths, len(shape))
+        scope.fix(axes[i], "picked by an index")
+        for axis in scope.axes("indices", i):
+            scope.fix(axis, "an index")
+    together = given == list(range(given[0], given[-1] + 1))
+    rest: list[Axis] = [labels for i, labels in enumerate(axes) if i not in given]
+    at = given[0] if together else 0
+    return [tuple(rest[:at] + [None] * widths + rest[at:])]
