@@ -356,6 +356,31 @@ def test_user_class_is_not_trusted_when_it_only_looks_right() -> None:
     assert isinstance(small, torch.fx.GraphModule)
 
 
+def test_user_class_is_not_trusted_in_train_mode_either() -> None:
+    """Evaluation takes any width, training has one written into it."""
+
+    def forward(m, x):
+        x = m.one(x)
+        return m.two(x.view(-1, 4, 4).flatten(1) * torch.rand(1, dtype=x.dtype) if m.training else x)
+
+    model, x = randomised(Run(forward, one=nn.Linear(4, 16), two=nn.Linear(16, 3))), torch.randn(2, 4, dtype=torch.float64)
+    graph = gator.trace(model, x)
+    small = gator.cut(model, graph, {"one": [0, 1, 2]})
+    assert isinstance(small, torch.fx.GraphModule)
+    assert small.train()(x).shape == (2, 3)
+
+
+def test_a_forward_somebody_else_put_there_comes_back() -> None:
+    model, x, _ = CASES["unet"]()
+    original = model.forward
+    model.forward = lambda x: original(x) * 2
+    mine = model.forward
+    graph = gator.trace(model, x)
+    with gator.masked(model, graph, {}):
+        assert gap(mine(x), run(model, x)) <= 1e-6
+    assert model.forward is mine
+
+
 def test_a_graph_form_network_says_when_it_is_called_otherwise() -> None:
     model, x, _ = CASES["two_inputs_by_keyword"]()
     graph = gator.trace(model, x)

@@ -42,8 +42,9 @@ class MaskedForward:
 @contextmanager
 def masked(model: nn.Module, graph: Hypergraph, kept: Kept) -> Iterator[nn.Module]:
     """Inside the block `model` computes with the kept channels only; afterwards it is as it was."""
-    if "forward" in model.__dict__:
-        raise GatorError("the model's forward is replaced already: masked() cannot be nested on one model")
+    before = model.__dict__.get("forward")  # Accelerate and others put their own there
+    if isinstance(before, MaskedForward):
+        raise GatorError("masked() cannot be nested on one model: leave the other block first")
     plan = Plan(retraced(graph, model), kept)
     forward = MaskedForward(model, plan)
     for index in (0, 1):
@@ -52,7 +53,10 @@ def masked(model: nn.Module, graph: Hypergraph, kept: Kept) -> Iterator[nn.Modul
         model.forward = forward
         yield model
     finally:
-        del model.forward
+        if before is None:
+            del model.forward
+        else:
+            model.forward = before
 
 
 def signature_of(model: nn.Module, plan: Plan) -> Signature:

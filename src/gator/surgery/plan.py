@@ -69,7 +69,7 @@ class Plan:
         for root, (index, unit) in self.analysed.edge_of.items():
             alive[root] = self.masks[graph.edges[index].name][unit]
         self._alive = alive[self.analysed.roots]
-        self._masks: dict[int, Mask | None] = {}  # by identity: the labels live as long as the graph
+        self._masks: dict[int, tuple[Axis, Mask | None]] = {}  # by identity, with the labels so that it stays theirs
         self._shapes: dict[tuple[int, int], tuple[int, ...]] = {}
 
     @property
@@ -82,8 +82,8 @@ class Plan:
             return None
         if id(labels) not in self._masks:
             mask: Mask = self._alive[labels]
-            self._masks[id(labels)] = None if mask.all() else mask
-        return self._masks[id(labels)]
+            self._masks[id(labels)] = (labels, None if mask.all() else mask)
+        return self._masks[id(labels)][1]
 
     def alive_attribute(self, name: str) -> list[Mask | None]:
         return [self.alive(labels) for labels in self.analysed.attributes[name]]
