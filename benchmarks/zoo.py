@@ -165,6 +165,8 @@ def gap(one: Any, other: Any) -> float:
     worst = 0.0
     for a, b in zip(pytree.tree_leaves(one), pytree.tree_leaves(other), strict=True):
         if isinstance(a, torch.Tensor):
+            if not (torch.isfinite(a).all() and torch.isfinite(b).all()):
+                return float("inf")
             worst = max(worst, float((a - b).abs().max() / a.abs().max().clamp_min(1e-30)))
     return worst
 

@@ -1,6 +1,7 @@
 """Trace ResNet-56, keep half of the channels of every edge, cut, check and measure. Runs in seconds, downloads nothing."""
 
 import time
+from pathlib import Path
 
 import torch
 
@@ -30,8 +31,10 @@ def main() -> None:
         one, two = getattr(before, name), getattr(after, name)
         form = ",.2f" if name == "latency_ms" else ",d"
         print(f"{name:12}{one:>14{form}}{two:>14{form}}{two / one:>8.2f}")
-    gator.save(small, "resnet56-half.safetensors")
-    print("\nsaved resnet56-half.safetensors; gator.load(path, zoo.build('cifar:resnet56').model) reads it back")
+    path = Path("runs") / "resnet56-half.safetensors"
+    path.parent.mkdir(exist_ok=True)
+    gator.save(small, path)
+    print(f"\nsaved {path}; gator.load(path, zoo.build('cifar:resnet56').model.eval()) reads it back")
 
 
 def strongest_half(model: torch.nn.Module, edge: gator.Edge) -> torch.Tensor:

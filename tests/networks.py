@@ -498,12 +498,72 @@ def slices_and_assignment() -> Case:
     def forward(m: Any, x: Tensor) -> Tensor:
         x = m.one(x).clone()
         x[:, 2:6] = F.relu(x[:, 2:6])
-        x[:, ::2] *= 2
         x[:, -1:] += 1
         y = x[:, 1:7:3]
         return m.two(x) + m.three(y)
 
     return Run(forward, one=conv(3, 8), two=conv(8, 2), three=conv(2, 2)), image(), ("one",)
+
+
+@case
+def strided_assignment() -> Case:
+    """Writing through a strided slice: the axis is left whole, the rest is not."""
+
+    def forward(m: Any, x: Tensor) -> Tensor:
+        x = m.one(F.relu(m.zero(x))).clone()
+        x[:, ::2] *= 2
+        return m.two(x)
+
+    return Run(forward, zero=conv(3, 6), one=conv(6, 8), two=conv(8, 2)), image(), ("zero",)
+
+
+@case
+def lstm_cell() -> Case:
+    def forward(m: Any, x: Tensor) -> Tensor:
+        state = m.cell(x[:, 0])
+        for step in range(1, 3):
+            state = m.cell(x[:, step], state)
+        return m.head(state[0])
+
+    return Run(forward, cell=nn.LSTMCell(4, 8), head=nn.Linear(8, 3)), torch.randn(2, 3, 4), ("cell",)
+
+
+@case
+def heads_before_batch() -> Case:
+    def forward(m: Any, x: Tensor) -> Tensor:
+        b, n, _ = x.shape
+        q, k, v = (w(x).view(b, n, 4, 3).permute(2, 0, 1, 3).reshape(4 * b, n, 3) for w in (m.q, m.k, m.v))
+        y = (q @ k.transpose(1, 2)).softmax(-1) @ v
+        return m.o(y.view(4, b, n, 3).permute(1, 2, 0, 3).reshape(b, n, 12))
+
+    return (
+        Run(forward, q=nn.Linear(6, 12), k=nn.Linear(6, 12), v=nn.Linear(6, 12), o=nn.Linear(12, 3)),
+        torch.randn(2, 5, 6),
+        (),
+    )
+
+
+@case
+def tied_by_storage() -> Case:
+    one, two = nn.Linear(6, 6), nn.Linear(6, 6)
+    two.weight = nn.Parameter(one.weight.data)
+    return nn.Sequential(nn.Linear(4, 6), nn.ReLU(), one, nn.ReLU(), two, nn.ReLU(), nn.Linear(6, 2)), torch.randn(2, 4), ("0",)
+
+
+@case
+def more_heads_than_dimensions() -> Case:
+    def forward(m: Any, x: Tensor) -> Tensor:
+        b, n, _ = x.shape
+        q = m.q(x).view(b, n, 8, 3).transpose(1, 2)
+        k = m.k(x).view(b, n, 2, 3).transpose(1, 2).repeat_interleave(4, 1)
+        v = m.v(x).view(b, n, 2, 3).transpose(1, 2).repeat_interleave(4, 1)
+        return m.o(F.scaled_dot_product_attention(q, k, v).transpose(1, 2).reshape(b, n, 24))
+
+    return (
+        Run(forward, q=nn.Linear(6, 24), k=nn.Linear(6, 6), v=nn.Linear(6, 6), o=nn.Linear(24, 3)),
+        torch.randn(2, 5, 6),
+        ("q",),
+    )
 
 
 @case

@@ -57,6 +57,7 @@ def gap(one: Any, other: Any) -> float:
             continue
         assert a.shape == b.shape, f"{tuple(a.shape)} is not {tuple(b.shape)}"
         assert torch.isfinite(a).all()
+        assert torch.isfinite(b).all()
         if a.numel():
             a, b = a.detach(), b.detach()
             worst = max(worst, float((a - b).abs().max() / a.abs().max().clamp_min(1e-12)))

@@ -76,6 +76,8 @@ def refused(path, words: str, network: str = "cifar:resnet20") -> None:
 
 
 def test_damaged_and_foreign_files(saved, tmp_path) -> None:
+    with pytest.raises(gator.FileError, match="needs an instance of the original network"):
+        gator.load(saved, nn.Linear)
     refused(saved, "another architecture: expected edge 'layer2.0.conv1' of width 32, found 'layer1.3.conv1'", "cifar:resnet32")
     refused(tmp_path / "none.safetensors", "there is no file")
     whole = saved.read_bytes()

@@ -12,6 +12,14 @@ from torch import nn
 import gator
 from gator import zoo
 
+
+class Unknown:
+    """A result that torch's pytree does not know."""
+
+    def __init__(self, x: torch.Tensor) -> None:
+        self.x = x
+
+
 LAYERS = {1: 3, 2: 4, 3: 6, 4: 3}
 
 
@@ -137,10 +145,36 @@ def test_fixed_layers_are_left_alone() -> None:
     assert "asked for by fixed=" in graph.explain("2.weight")
 
 
+def test_heads_by_the_name_of_the_module_around_them() -> None:
+    model, inputs, _ = CASES["transformer_encoder"]()
+    inside = gator.trace(model, inputs, heads={"1.layers.1": "dims"})
+    assert inside["1.layers.0.self_attn"].width == inside["1.layers.1.self_attn"].width == 4
+    model, inputs, _ = CASES["class_token_and_positions"]()
+    model = Run(lambda m, x: m.inner(x), inner=model)
+    assert gator.trace(model, inputs, heads={"inner": "dims"})["inner.qkv"].width == 8
+    with pytest.raises(gator.TraceError, match="where no attention is written; the layers that write it are inner"):
+        gator.trace(model, inputs, heads={"inner.head": "dims"})
+
+
+def test_a_graph_of_another_network_is_refused() -> None:
+    """Most of all the graph of the same network before a cut, in a loop that forgets to trace again."""
+    model, inputs, _ = CASES["unet"]()
+    graph = gator.trace(model, inputs)
+    gator.cut_(model, graph, {"down1": range(4)})
+    for use in (lambda: gator.cut_(model, graph, {"down2": range(4)}), lambda: gator.cut(model, graph, {})):
+        with pytest.raises(gator.TraceError, match=r"down1.weight has shape \(4, 3, 3, 3\)[\s\S]*again after every cut"):
+            use()
+    with pytest.raises(gator.TraceError, match="describes another network"), gator.masked(model, graph, {}):
+        pass
+    with pytest.raises(gator.TraceError, match="which this Sequential has not"):
+        gator.cut(nn.Sequential(conv(3, 2)), graph, {})
+
+
 @pytest.mark.parametrize(
     ("options", "words"),
     [
         ({"fixed": ["heat"]}, "fixed= names 'heat', which the model does not have; did you mean head"),
+        ({"fixed": "head"}, "is a string; expected a list of names"),
         ({"heads": "both"}, "heads='both'; expected \"whole\""),
         ({"heads": {"stem": "some"}}, "heads='some'"),
         ({"heads": {"nothing": "dims"}}, "heads= names 'nothing'"),
@@ -156,8 +190,13 @@ def test_untraceable_networks_say_where() -> None:
     model = Run(lambda m, x: m.a(x) if x.sum() > 0 else m.b(x), a=nn.Linear(3, 2), b=nn.Linear(3, 2))
     with pytest.raises(gator.TraceError, match=r"decides by the values of a tensor[\s\S]*test_hypergraph.py"):
         gator.trace(model, torch.zeros(2, 3))
+    model = Run(lambda m, x: m.a(x[x > 0]), a=nn.Linear(3, 2))
+    with pytest.raises(gator.TraceError, match=r"decides by the values of a tensor \(index\)"):
+        gator.trace(model, torch.zeros(2, 3))
     with pytest.raises(gator.TraceError, match="could not be recorded"):
         gator.trace(nn.Linear(3, 2), torch.zeros(2, 4))
+    with pytest.raises(gator.TraceError, match=r"returns a [\w.]*Unknown, which torch cannot look into"):
+        gator.trace(Run(lambda m, x: Unknown(m.a(x)), a=nn.Linear(3, 2)), torch.zeros(2, 3))
     with pytest.raises(gator.TraceError, match="holds no tensor"):
         gator.trace(nn.Linear(3, 2), ())
     with pytest.raises(gator.TraceError, match=r"expected a torch.nn.Module"):
@@ -195,6 +234,8 @@ def test_print_and_explain() -> None:
     text = str(graph)
     assert text.splitlines()[0].split() == ["edge", "width", "producers", "consumers", "parameters", "MACs"]
     assert "12 edges, 400 units" in text
+    assert repr(graph) == "<Hypergraph: 12 edges, 400 units; print it for a table>"
+    assert len(repr(graph.edges[0])) < 1000
     assert "100.0% of 269,722 parameters on a prunable axis; 40,551,040 MACs (81,102,080 FLOPs)" in text
     why = graph.explain("conv1")
     assert "16 units" in why

@@ -2,6 +2,7 @@
 
 import copy
 import warnings
+from typing import Any
 
 import numpy as np
 import pytest
@@ -58,7 +59,7 @@ def test_a_cut_network_is_a_full_citizen(name: str, form: bool | None) -> None:
     assert gator.measure(smaller, x).params < gator.measure(small, x).params
 
     batch = torch.export.Dim.DYNAMIC
-    shapes = ({0: batch},) if form is None and type(small) is type(model) else (({0: batch},),)
+    shapes = (({0: batch},),) if isinstance(model, Run) else ({0: batch},)  # Run takes *args, the others name their input
     exported = torch.export.export(small, (x,), dynamic_shapes=shapes, strict=False).module()
     assert gap(small(seven), exported(seven)) <= 1e-10
     compiled = torch.compile(small, backend="aot_eager")
@@ -114,19 +115,17 @@ def test_masks_and_indices_mean_the_same_and_the_model_is_untouched() -> None:
         ({"sten": [0]}, "kept names 'sten', which is not an edge of this graph; did you mean stem"),
         ({"stem": [0, 99]}, "holds index 99; the edge has units 0 to 15"),
         ({"stem": [0, 0]}, "names a unit twice"),
+        ({"head": [0]}, "not an edge of this graph; its channels belong to stem"),
+        (None, "kept is a NoneType; expected a dict"),
         ({"stem": [True, False]}, "has 2 booleans; the edge has 16 units"),
         ({"stem": [[0]]}, "expected one axis"),
         ({"stem": [0.5]}, "expected integer indices or booleans"),
     ],
 )
-def test_wrong_kept_channels_are_named(kept: dict, words: str) -> None:
+def test_wrong_kept_channels_are_named(kept: Any, words: str) -> None:
     model, x, _ = CASES["squeeze_excite"]()
     graph = gator.trace(model, x)
-    kept = {("stem" if k == "stem" else k): v for k, v in kept.items()}
-    width = graph["stem"].width
-    with pytest.raises(
-        gator.KeptError, match=words.replace("0 to 7", f"0 to {width - 1}").replace("has 8 units", f"has {width} units")
-    ):
+    with pytest.raises(gator.KeptError, match=words):
         gator.cut(model, graph, kept)
 
 

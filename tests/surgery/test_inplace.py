@@ -97,6 +97,30 @@ def test_gradients_are_sliced_along() -> None:
     assert torch.equal(model.down1.weight.grad, full[[0, 5]])
 
 
+def test_an_optimizer_that_cannot_follow_is_refused_before_anything_changes() -> None:
+    model, x, _ = CASES["unet"]()
+    graph = gator.trace(model, x)
+    before = copy.deepcopy(model.state_dict())
+    stranger = torch.optim.SGD(nn.Linear(2, 2).parameters(), lr=0.1)
+    with pytest.raises(gator.CutError, match="holds none of the model's parameters"):
+        gator.cut_(model, graph, draw(graph, 0.5), optimizer=stranger)
+    factored = torch.optim.Adafactor(model.parameters())
+    train(model, factored, x, 1)
+    before = copy.deepcopy(model.state_dict())
+    with pytest.raises(gator.CutError, match=r"Adafactor keeps '\w+' of shape"):
+        gator.cut_(model, graph, draw(graph, 0.5), optimizer=factored)
+    assert all(torch.equal(before[k], v) for k, v in model.state_dict().items())
+
+
+def test_new_parameters_join_the_group_that_lost_some() -> None:
+    model = zoo.build("cifar:resnet20").model
+    x = torch.randn(2, 3, 32, 32)
+    rest = [p for n, p in model.named_parameters() if not n.startswith("linear")]
+    optimizer = torch.optim.SGD([{"params": list(model.linear.parameters()), "lr": 1.0}, {"params": rest}], lr=0.1)
+    gator.cut_(model, gator.trace(model, x), {"layer2.1.conv1": []}, optimizer=optimizer)
+    assert any(p is model.folded_layer2_1_bn2 for p in optimizer.param_groups[1]["params"])
+
+
 def test_nothing_to_cut_and_normalised_weights() -> None:
     model, x, _ = CASES["unet"]()
     graph = gator.trace(model, x)

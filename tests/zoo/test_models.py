@@ -93,13 +93,20 @@ def test_a_network_from_a_file(tmp_path) -> None:
         "def both():\n    return torch.nn.Linear(3, 2), torch.zeros(1, 3)\n"
         "def model():\n    return torch.nn.Linear(3, 2)\n"
         "def wrong():\n    return 3\n"
+        "def needs(size):\n    return size\n"
     )
+    (tmp_path / "beside.py").write_text("import torch\nmodel = torch.nn.Linear(3, 2)\n")
+    (tmp_path / "user.py").write_text("from beside import model\ndef make():\n    return model\n")
+    (tmp_path / "broken.py").write_text("import nothing_like_this\n")
+    assert zoo.build(f"{tmp_path}/user.py:make", example_inputs=torch.zeros(1, 3)).model.in_features == 3
     assert zoo.build(f"{file}:both").example_inputs.shape == (1, 3)
     assert zoo.build(f"{file}:model", example_inputs=torch.zeros(2, 3)).example_inputs.shape == (2, 3)
     for name, words in [
         (f"{file}:model", "without example inputs"),
         (f"{file}:bth", "has no 'bth'; did you mean both"),
-        (f"{file}:wrong", "returned a int"),
+        (f"{file}:wrong", "returned int"),
+        (f"{file}:needs", r"raised TypeError: needs\(\) missing 1 required"),
+        (f"{tmp_path}/broken.py:make", "cannot be imported: ModuleNotFoundError"),
         (f"{file}", "names a file but no function"),
         (f"{tmp_path}/other.py:model", "there is no file"),
     ]:

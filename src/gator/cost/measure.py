@@ -9,6 +9,7 @@ import torch
 from torch import nn
 
 from gator.cost.timing import Timing, timed
+from gator.errors import GatorError
 from gator.graph.hypergraph import Hypergraph
 from gator.graph.inputs import as_call, describe
 from gator.graph.macs import macs
@@ -41,6 +42,8 @@ def measure(model: nn.Module, example_inputs: Any, *, latency: bool = False, rou
 
     Only what the result depends on is counted: a layer whose output nobody reads costs nothing here.
     """
+    if rounds < 1:
+        raise GatorError(f"rounds={rounds}; at least one is needed to measure a latency")
     inputs = describe(example_inputs)
     program = record(model, inputs, lambda op: find(op) is not None, training=False)
     live = needed(program)
@@ -67,4 +70,6 @@ def _latency(model: nn.Module, example_inputs: Any, rounds: int) -> Timing:
 
 def predict_macs(graph: Hypergraph, kept: Kept) -> int:
     """The multiply-adds `measure` will count on the cut network, without building it."""
+    if graph.analysed is None:
+        raise GatorError("this graph was read from JSON and has no program to count; trace the model again")
     return Plan(graph, kept).macs()

@@ -64,6 +64,8 @@ def save(model: nn.Module, path: str | os.PathLike[str]) -> None:
 
 def load(path: str | os.PathLike[str], model: nn.Module) -> nn.Module:
     """The network of a file, made from `model`, a fresh instance of the original architecture (which stays as it is)."""
+    if not isinstance(model, nn.Module):
+        raise FileError(f"load needs an instance of the original network, not {model!r}; pass Network(), not Network")
     content, tensors = _read(Path(path))
     network = model
     for number, step in enumerate(content["steps"]):

@@ -86,7 +86,7 @@ class Analysis:
         self._rejected = rejected
         self._choices: dict[tuple[int, int], _Choice] = {}
         self._attention: list[Labels] = []
-        self._gqa: set[int] = set()
+        self._heads_seen: list[Labels] = []
         for index, result in enumerate(self.results):
             self._run(index, result)
 
@@ -171,8 +171,9 @@ class Analysis:
         if labels is not None:
             self._attention.append(labels)
 
-    def grouped_heads(self, call: Call) -> None:
-        self._gqa.add(self.position(call))
+    def mark_heads(self, labels: Axis) -> None:
+        if labels is not None:
+            self._heads_seen.append(labels)
 
     def known(self, value: int) -> torch.Tensor | None:
         found = self.program.values[value]
@@ -181,6 +182,12 @@ class Analysis:
         if found.origin == "attribute":
             return self._integers.get(found.name)
         return None
+
+    def is_written(self, value: int, after: int) -> bool:
+        """Whether an in-place call after call `after` writes into the memory of this value."""
+        storage = self.program.values[value].storage
+        later = self.program.calls[after + 1 :]
+        return any(c.mutates is not None and self.program.values[c.mutates].storage == storage for c in later)
 
     def choose(self, call: Call, options: dict[Any, int]) -> Any:
         key = (self.index, call.index)
@@ -208,16 +215,23 @@ class Analysis:
                 continue
             roots = table[choice.labels]
             rejected = self._rejected.get(key, frozenset())
-            others = [n for k, n in choice.options.items() if k not in rejected and k != choice.chosen and n > 0]
+            others = {k: n for k, n in choice.options.items() if k != choice.chosen and n > 0}
             if not others:
                 continue
             contracted = marked.get(len(roots), []) if isinstance(choice.chosen, int) else []
             is_heads = any(np.isin(roots[roots != 0], other).any() for other in contracted)
-            if is_heads and max(others) > 1 and not np.isin(roots, wants).any():
-                heads[key] = choice.chosen
-            elif not roots.any():
+            if is_heads and max(others.values()) > 1 and choice.chosen not in rejected and not np.isin(roots, wants).any():
+                heads[key] = choice.chosen  # also where heads were given up before: then all are open again
+            elif not roots.any() and not others.keys() <= rejected:
                 fixed[key] = choice.chosen
         return heads or _apart(fixed)
+
+    def attention_layers(self) -> list[str]:
+        """The layers that write queries, keys or values: those whose labels some attention contracts or carries."""
+        table = self.space.table()
+        marked = {int(root) for labels in self._attention for root in np.unique(table[labels])} - {0}
+        marked |= {int(root) for labels in self._heads_seen for root in np.unique(table[labels])} - {0}
+        return [p.layer for p, labels in self.producers.items() if marked & set(np.unique(table[labels]).tolist())]
 
     def _dims_wanted(self, table: Labels) -> Labels:
         """Roots of the classes for which the user asked for head dimensions instead of whole heads."""
@@ -226,8 +240,13 @@ class Analysis:
         if self._heads == "dims":
             return np.unique(table)
         names = {name for name, mode in self._heads.items() if mode == "dims"}  # type: ignore[union-attr]
-        found = [labels for port, labels in self.producers.items() if port.layer in names]
+        found = [labels for port, labels in self.producers.items() if any(under(port.layer, name) for name in names)]
         return np.unique(table[np.concatenate(found)]) if found else np.zeros(0, dtype=np.int64)
+
+
+def under(layer: str, name: str) -> bool:
+    """Whether a layer is the named module or lies inside it."""
+    return layer == name or layer.startswith(name + ".")
 
 
 def _apart(choices: dict[tuple[int, int], Any]) -> dict[tuple[int, int], Any]:

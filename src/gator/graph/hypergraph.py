@@ -39,7 +39,7 @@ class Edge:
     width: int  # how many units can be kept or removed
     producers: tuple[str, ...]  # C_out: the layers that write these channels
     consumers: tuple[str, ...]  # C_in: the layers that read them
-    members: tuple[Member, ...]  # every parameter and buffer axis that shrinks with them
+    members: tuple[Member, ...] = field(repr=False)  # every parameter and buffer axis that shrinks with them
     parameters: int  # elements of the parameters it touches
     macs: int  # multiply-adds of the calls it touches, for one example
 
@@ -52,10 +52,11 @@ class Analysed:
     roots: Labels  # the class of every label
     attributes: dict[str, Axes]
     edge_of: dict[int, tuple[int, int]]  # root -> (edge, unit)
+    baked: frozenset[str]  # weights that the model computes and the graph takes as plain ones
     explainer: Explainer
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Hypergraph:
     """All edges of a network, in the order in which forward meets them."""
 
@@ -88,6 +89,9 @@ class Hypergraph:
         """The share of the parameters that lie on at least one prunable axis."""
         return self.prunable_parameters / max(self.parameters, 1)
 
+    def __repr__(self) -> str:
+        return f"<Hypergraph: {len(self.edges)} edges, {sum(edge.width for edge in self.edges):,} units; print it for a table>"
+
     def explain(self, name: str) -> str:
         """Why the channels of an edge, layer or parameter are tied together, or why they are fixed."""
         if self.analysed is None:
@@ -118,11 +122,12 @@ class Hypergraph:
             for row in rows
         ]
         lines.insert(1, "-" * len(lines[0]))
-        units = sum(edge.width for edge in self.edges)
+        units, plural = sum(edge.width for edge in self.edges), "" if len(self.edges) == 1 else "s"
         lines.append(
-            f"{len(self.edges)} edges, {units:,} units; {self.prunable_share:.1%} of {self.parameters:,} parameters on a "
-            f"prunable axis; {self.macs:,} MACs ({2 * self.macs:,} FLOPs)"
+            f"{len(self.edges)} edge{plural}, {units:,} units; {self.prunable_share:.1%} of {self.parameters:,} parameters on "
+            f"a prunable axis; {self.macs:,} MACs ({2 * self.macs:,} FLOPs)"
         )
+        lines.append("parameters and MACs are those of every layer an edge touches, so the rows overlap")
         for call in self.unsupported:
             lines.append(f"no rule, left whole: {call}")
         return "\n".join(lines)

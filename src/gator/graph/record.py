@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import OrderedDict
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -55,11 +56,36 @@ def record(model: nn.Module, inputs: Inputs, knows: Callable[[Any], bool], *, tr
     for fold in (True, False):
         try:
             base = _record_once(model, inputs, knows, training, first, fold=fold)
-            return _merge(base, _record_once(model, inputs, knows, training, first + 1, fold=fold), first)
+            return _merge(base, _record_once(model, inputs, knows, training, first + _STEP, fold=fold), first)
         except (TraceError, _Differs, RuntimeError, ValueError, AssertionError, IndexError, TypeError):
             continue
     # Another batch size does not work at all: the network is bound to the one in the example.
     return _record_once(model, inputs, knows, training, inputs.batch, fold=True)
+
+
+def runs_at_other_sizes(model: nn.Module, inputs: Inputs, knows: Callable[[Any], bool], program: Program) -> bool:
+    """Whether the very same calls are made when space, or the length of a sequence, is twice as large."""
+    for axes in ((2, 3, 4), (1,)):
+        larger = tuple(_doubled(leaf, axes) if isinstance(leaf, TensorSpec) else leaf for leaf in inputs.leaves)
+        if larger == inputs.leaves:
+            continue
+        batch = program.batch or inputs.batch
+        try:
+            other = _record_once(model, replace(inputs, leaves=larger), knows, program.training, batch, fold=True)
+        except (TraceError, RuntimeError, ValueError, AssertionError, IndexError, TypeError):
+            continue
+        if len(other.calls) != len(program.calls) or len(other.values) != len(program.values):
+            return False
+        pairs = zip(program.calls, other.calls, strict=True)
+        same_constants = all(
+            name in other.constants and torch.equal(tensor, other.constants[name]) for name, tensor in program.constants.items()
+        )
+        return same_constants and all(a.op is b.op and a.args == b.args for a, b in pairs)
+    return False
+
+
+def _doubled(spec: TensorSpec, axes: tuple[int, ...]) -> TensorSpec:
+    return replace(spec, shape=tuple(2 * size if axis in axes else size for axis, size in enumerate(spec.shape)))
 
 
 def _record_once(
@@ -128,8 +154,19 @@ class _Differs(Exception):
     """Two recordings at different batch sizes are not the same program."""
 
 
+_STEP = 7  # prime, so that what is not a multiple of the batch (its half, say) shows by its slope
+
+
+def _affine(one: int, two: int, batch: int) -> BatchInt:
+    slope, rest = divmod(two - one, _STEP)
+    offset = one - slope * batch
+    if rest or slope < 1 or offset < 0:
+        raise _Differs
+    return BatchInt(slope, offset, batch)
+
+
 def _merge(one: Program, two: Program, batch: int) -> Program:
-    """One program out of two recorded at `batch` and `batch + 1`: integers that differ become BatchInt."""
+    """One program out of two recorded at two batch sizes: integers that differ become BatchInt."""
     if len(one.calls) != len(two.calls) or len(one.values) != len(two.values):
         raise _Differs
 
@@ -139,7 +176,7 @@ def _merge(one: Program, two: Program, batch: int) -> Program:
                 raise _Differs
             return a
         if isinstance(a, int) and isinstance(b, int):
-            return a if a == b else BatchInt(b - a, a - (b - a) * batch, batch)
+            return a if a == b else _affine(a, b, batch)
         if type(a) is not type(b):
             raise _Differs
         if isinstance(a, (list, tuple)):

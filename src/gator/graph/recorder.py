@@ -85,7 +85,7 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
         return len(self.values) - 1
 
     def _attribute_name(self, tensor: torch.Tensor) -> str | None:
-        return self._names.get(id(tensor)) or (self._by_memory.get(_memory(tensor)) if tensor.numel() else None)
+        return self._by_memory.get(_memory(tensor)) if tensor.numel() else self._names.get(id(tensor))
 
     def shadow_and_value(self, tensor: torch.Tensor) -> tuple[torch.Tensor, int]:
         if isinstance(tensor, Stand):
@@ -120,14 +120,14 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
             with self:
                 return func.decompose(*args, **kwargs)
         known = self._known_result(func, args, kwargs, tensors)
-        if func in _READS_DATA:
+        if func in _READS_DATA or _picks_by_mask(func, args):
             if known is not None:
                 return known
             raise TraceError(
                 f"the network decides by the values of a tensor ({func.overloadpacket.__name__})\n"
                 f"  at {_source()[0]}\n"
-                "  Recording follows shapes only. Make the choice depend on shapes, attributes or constants, or mark the "
-                "part of the network that does so and trace the rest."
+                "  Recording follows shapes only. Make the choice depend on shapes, attributes or constants, or trace the part "
+                "of the network that does without it."
             )
         named = _named(func, args, kwargs)
         shadows: dict[int, torch.Tensor] = {}
@@ -143,7 +143,12 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
         meta_kwargs = {k: _meta_device(v) for k, v in meta_kwargs.items()}
         if mutated is None and _looks_like_first(func, meta_args):
             result = torch.empty_like(meta_args[0])
-        elif mutated is not None and func.overloadpacket not in _REORDERS_IN_PLACE:
+        elif mutated is not None:
+            if func.overloadpacket in _REORDERS_IN_PLACE:
+                raise TraceError(
+                    f"{func.overloadpacket.__name__} changes the shape of a tensor in place, which cannot be followed\n"
+                    f"  at {_source()[0]}\n  Use the form without the trailing underscore."
+                )
             result = meta_args[0]
         else:
             result = func(*[_meta_device(a) for a in meta_args], **meta_kwargs)
@@ -226,6 +231,13 @@ _FLOAT_FACTORIES = {
     aten.zeros, aten.ones, aten.full, aten.empty, aten.rand, aten.randn, aten.linspace, aten.eye, aten.arange,
     aten.scalar_tensor,
 }  # fmt: skip
+
+
+def _picks_by_mask(func: Any, args: Any) -> bool:
+    """`x[mask]`: how much is picked depends on what the mask holds."""
+    if func.overloadpacket is not aten.index:
+        return False
+    return any(isinstance(index, Stand) and index.dtype == torch.bool for index in args[1])
 
 
 def _looks_like_first(func: Any, args: Any) -> bool:

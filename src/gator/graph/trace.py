@@ -12,14 +12,14 @@ import torch
 from torch import nn
 
 from gator.errors import TraceError
-from gator.graph.analysis import Analysis, analyse
+from gator.graph.analysis import Analysis, analyse, under
 from gator.graph.bake import baked
 from gator.graph.explain import Explainer
 from gator.graph.hypergraph import Analysed, Edge, Hypergraph, group
 from gator.graph.inputs import Inputs, describe
 from gator.graph.macs import macs
 from gator.graph.program import needed
-from gator.graph.record import record
+from gator.graph.record import record, runs_at_other_sizes
 from gator.graph.rules import find
 
 
@@ -39,6 +39,8 @@ def trace(
     if not isinstance(model, nn.Module):
         raise TraceError(f"model is a {type(model).__name__}; expected a torch.nn.Module")
     _check_heads(heads)
+    if isinstance(fixed, str):
+        raise TraceError(f"fixed={fixed!r} is a string; expected a list of names, [{fixed!r}]")
     return trace_inputs(
         model, describe(example_inputs), fixed=tuple(fixed), heads=heads if isinstance(heads, str) else dict(heads)
     )
@@ -51,15 +53,28 @@ def trace_inputs(model: nn.Module, inputs: Inputs, *, fixed: tuple[str, ...], he
     programs = [record(plain, inputs, lambda op: find(op) is not None, training=training) for training in (True, False)]
     if any(program.batch is None for program in programs):
         inputs = replace(inputs, batch=None)  # the network takes no other batch than this one
+    elif runs_at_other_sizes(plain, inputs, lambda op: find(op) is not None, programs[1]):
+        inputs = replace(inputs, free=True)
     integers = {name: buffer for name, buffer in plain.named_buffers() if not buffer.dtype.is_floating_point}
     analysis = analyse(programs, integers, fixed=fixed, heads=heads)
-    return _assemble(plain, inputs, analysis, fixed, heads)
+    if not isinstance(heads, str):
+        _check_heads_found(analysis, heads)
+    baked_names = frozenset(named_tensors(plain)) - frozenset(named_tensors(model))
+    return _assemble(plain, inputs, analysis, fixed, heads, baked_names)
 
 
 def _check_heads(heads: str | Mapping[str, str]) -> None:
     for mode in [heads] if isinstance(heads, str) else heads.values():
         if mode not in ("whole", "dims"):
             raise TraceError(f'heads={mode!r}; expected "whole", "dims" or a dict of layer names to one of them')
+
+
+def _check_heads_found(analysis: Analysis, heads: Mapping[str, str]) -> None:
+    writers = analysis.attention_layers()
+    for name in heads:
+        if not any(under(layer, name) for layer in writers):
+            known = ", ".join(writers[:4]) or "none"
+            raise TraceError(f"heads= names {name!r}, where no attention is written; the layers that write it are {known}")
 
 
 def _check_names(model: nn.Module, fixed: Sequence[str], heads: str | Mapping[str, str]) -> None:
@@ -75,7 +90,12 @@ def _check_names(model: nn.Module, fixed: Sequence[str], heads: str | Mapping[st
 
 
 def _assemble(
-    model: nn.Module, inputs: Inputs, analysis: Analysis, fixed: tuple[str, ...], heads: str | dict[str, str]
+    model: nn.Module,
+    inputs: Inputs,
+    analysis: Analysis,
+    fixed: tuple[str, ...],
+    heads: str | dict[str, str],
+    baked_names: frozenset[str],
 ) -> Hypergraph:
     roots = analysis.space.table()
     sizes = {name: parameter.numel() for name, parameter in model.named_parameters()}
@@ -110,6 +130,7 @@ def _assemble(
             roots=roots,
             attributes=analysis.attributes,
             edge_of=edge_of,
+            baked=baked_names,
             explainer=Explainer(analysis.space.ties, analysis.calls, roots, analysis.attributes),
         ),
     )
@@ -137,10 +158,30 @@ def _edges_of_calls(
 def retraced(graph: Hypergraph, model: nn.Module) -> Hypergraph:
     """The graph with what surgery needs: itself, or traced again if it came from JSON; an error if the model differs."""
     if graph.analysed is not None:
+        _check_shapes(graph, model)
         return graph
     again = trace_inputs(model, graph.inputs, fixed=graph.fixed, heads=graph.heads)
     check_same(graph.edges, again.edges, TraceError)
     return again
+
+
+def _check_shapes(graph: Hypergraph, model: nn.Module) -> None:
+    """Raise if the graph describes another network, or this one as it was before a cut."""
+    assert graph.analysed is not None
+    held = named_tensors(model)
+    for labelled in graph.analysed.programs:
+        for value in labelled.program.attributes():
+            tensor = held.get(value.name)
+            if tensor is not None and tuple(tensor.shape) != tuple(value.shape):
+                raise TraceError(
+                    f"this graph describes another network: {value.name} has shape {tuple(tensor.shape)}, the graph was traced "
+                    f"with {tuple(value.shape)}\n  Call gator.trace(model, example_inputs) again after every cut."
+                )
+            if tensor is None and value.name not in graph.analysed.baked:
+                raise TraceError(
+                    f"this graph describes another network: it has {value.name}, which this {type(model).__name__} has not\n"
+                    "  Call gator.trace with this model."
+                )
 
 
 def check_same(expected: Sequence[Edge], found: Sequence[Edge], error: type[Exception]) -> None:

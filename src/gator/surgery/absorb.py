@@ -49,9 +49,17 @@ def _place(graph: fx.Graph, name: str, objects: Mapping[str, Any]) -> tuple[fx.N
         return None
     layer = objects.get(str(beside.target))
     called = sum(n.op == "call_module" and n.target == beside.target for n in graph.nodes)
-    if called != 1 or not isinstance(layer, _BIASED) or layer.bias is None:
+    if called != 1 or not isinstance(layer, _BIASED) or layer.bias is None or _shared(layer.bias, objects):
         return None
     return (constant, beside, total) if _one_a_channel(objects[name], layer) else None
+
+
+def _shared(bias: torch.Tensor, objects: Mapping[str, Any]) -> bool:
+    """Whether another layer has the same bias."""
+    held: list[torch.Tensor] = [value for value in objects.values() if isinstance(value, torch.Tensor)]
+    for module in {id(value): value for value in objects.values() if isinstance(value, nn.Module)}.values():
+        held += [parameter for _, parameter in module.named_parameters(recurse=False, remove_duplicate=False)]
+    return sum(other.data_ptr() == bias.data_ptr() for other in held) > 1
 
 
 def _one_a_channel(constant: torch.Tensor, layer: nn.Module) -> bool:

@@ -29,7 +29,8 @@ def cut(model: nn.Module, graph: Hypergraph, kept: Kept, *, keep_class: bool | N
     """A smaller copy of `model` with only the kept channels; `model` is untouched.
 
     The copy is of the user's own class if that verifies, else an fx.GraphModule over the same layers with the same
-    state_dict names. `keep_class=True` insists on the class, `False` on the graph. `verify=False` skips the check.
+    state_dict names. `keep_class=True` insists on the class, `False` on the graph. The check runs both networks in eval mode
+    on made-up inputs; `verify=False` leaves it out for the graph (the class is only ever returned checked).
     """
     plan = Plan(retraced(graph, model), kept)
     sliced = sliced_copy(model, plan)

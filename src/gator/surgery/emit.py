@@ -11,6 +11,7 @@ from collections import namedtuple
 from collections.abc import Callable
 from typing import Any
 
+import numpy as np
 import torch
 from torch import fx, nn
 from torch.utils import _pytree as pytree
@@ -19,9 +20,9 @@ from gator.errors import CutError
 from gator.graph.labels import Axis
 from gator.graph.program import BatchInt, Call, Program, Ref, map_refs
 from gator.surgery import living
-from gator.surgery.fate import Fate, check_connected, decide
+from gator.surgery.fate import DROPOUTS, Fate, check_connected, decide
 from gator.surgery.fold import Folder, is_zero
-from gator.surgery.layers import Leaf, calls_inside, leaf_of
+from gator.surgery.layers import Leaf, leaves_of
 from gator.surgery.plan import Mask, Plan
 from gator.surgery.rewrite import REWRITES, memory_is_written
 
@@ -42,13 +43,12 @@ class Emitter:
         self.plan = plan
         self.index = index
         self.model = model
-        self.canonical = canonical
         self.masked = masked
         self.labelled = plan.analysed.programs[index]
         self.program: Program = self.labelled.program
         self.fate: Fate = decide(plan, index)
         self.folder = folder
-        self._inside = calls_inside(self.program)
+        self._leaves = leaves_of(model, self.program, canonical)
         self.graph = fx.Graph()
         self.objects: dict[str, Any] = {}
         self._nodes: dict[int, fx.Node] = {}
@@ -86,6 +86,8 @@ class Emitter:
             writes = isinstance(node.target, torch._ops.OpOverload) and node.target._schema.is_mutable
             if not writes:
                 self.graph.erase_node(node)
+        used = {node.target for node in self.graph.nodes if node.op in ("get_attr", "call_module")}
+        self.objects = {name: value for name, value in self.objects.items() if name in used}
 
     # What rewrites and masks ask for.
 
@@ -190,7 +192,7 @@ class Emitter:
     # Calls.
 
     def _emit(self, call: Call) -> None:
-        leaf = leaf_of(self.model, call, self.program, self.canonical, self._inside)
+        leaf = self._leaves.get(call.module)
         if call.mutates is not None and self._kept_by_a_layer(call):
             return
         if not self.masked and leaf is None and call.packet in (aten.add, aten.add_, aten.sub, aten.sub_):
@@ -268,7 +270,13 @@ class Emitter:
         for rest, nothing in pairs:
             whole = self.shape(rest.id) == self.shape(call.outputs[0] or 0) and rest.id not in self.fate.folded
             if whole and nothing.id in self.fate.folded and is_zero(self, nothing.id):
-                return self.node(rest.id)
+                node = self.node(rest.id)
+                storages = {self.program.values[v].storage for v in (one.id, other.id, call.outputs[0] or 0)}
+                written = any(
+                    c.index > call.index and c.mutates is not None and self.program.values[c.mutates].storage in storages
+                    for c in self.program.calls
+                )
+                return self.graph.call_function(aten.clone.default, (node,)) if written else node
         return None
 
     def _out_of_place(self, call: Call, args: dict[str, Any]) -> fx.Node:
@@ -283,6 +291,8 @@ class Emitter:
         if call.packet is aten.batch_norm and isinstance(call.args["input"], Ref) and call.args["input"].id in self.fate.folded:
             # Fed by constants only: there is no batch to take statistics from.
             return self.call_op(call.op, {**args, "training": False})
+        if call.packet in DROPOUTS and call.args["input"].id in self.fate.folded:
+            return args["input"]  # nor anything to drop
         for read, dead in reads:
             name, position = read.argument
             fill = _FILL.get(read.kind)
@@ -312,8 +322,14 @@ class Emitter:
         size = shape[read.axis]
         key = f"_dead_{self.index}_{call.index}_{name}_{position}_{read.axis}"
         if isinstance(size, BatchInt):
-            node = self.index_tensor(~alive[: size.slope], key)
-            node = self.graph.call_function(aten.repeat.default, (node, [self.size(BatchInt(1, 0, self.program.batch or 1))]))
+            batch = self.program.batch or 1
+            times = self.size(BatchInt(1, 0, batch))
+            if (alive == np.tile(alive[: size.slope], batch)).all():
+                node = self.index_tensor(~alive[: size.slope], key)
+                node = self.graph.call_function(aten.repeat.default, (node, [times]))
+            else:  # the batch is the inner factor; by construction there is no third way
+                node = self.index_tensor(~alive[::batch], key)
+                node = self.graph.call_function(aten.repeat_interleave.self_int, (node, times))
             return self.graph.call_function(aten.reshape.default, (node, [-1, *tail]))
         return self.index_tensor((~alive).reshape(-1, *tail), key)
 

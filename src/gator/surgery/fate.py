@@ -22,7 +22,7 @@ CONTRACTIONS = (
     aten.conv_transpose3d, aten.matmul, aten.mm, aten.bmm, aten.mv, aten.dot, aten.addmm, aten.baddbmm, aten.einsum,
     aten.bilinear, aten.sum, aten.linalg_vector_norm,
 )  # fmt: skip
-_DROPOUTS = (aten.dropout, aten.dropout_, aten.feature_dropout, aten.feature_dropout_, aten.alpha_dropout)
+DROPOUTS = (aten.dropout, aten.dropout_, aten.feature_dropout, aten.feature_dropout_, aten.alpha_dropout)
 
 
 @dataclass(frozen=True)
@@ -45,7 +45,7 @@ def decide(plan: Plan, index: int) -> Fate:
     emptied_sum = set()
     for call in program.calls:
         outputs = [v for v in call.outputs if v is not None]
-        random = torch.Tag.nondeterministic_seeded in call.op.tags and call.packet not in _DROPOUTS
+        random = torch.Tag.nondeterministic_seeded in call.op.tags and call.packet not in DROPOUTS
         args = [v for _, v in call.tensors()]
         if random or any(v in before for v in args):
             before.update(outputs)

@@ -33,6 +33,8 @@ def cut_(model: nn.Module, graph: Hypergraph, kept: Kept, *, optimizer: Optimize
             "cut_ cannot cut through weight_norm or spectral_norm in place\n"
             "  Remove it first (torch.nn.utils.parametrize.remove_parametrizations), or use gator.cut."
         )
+    if optimizer is not None:
+        _check_optimizer(model, optimizer, plan)
     trial = sliced_copy(model, plan)
     reason = class_problem(model, trial, plan)
     if reason:
@@ -94,6 +96,28 @@ def _shrink_(model: nn.Module, plan: Plan, optimizer: Optimizer | None) -> None:
     update_layers_(model, plan)
 
 
+def _check_optimizer(model: nn.Module, optimizer: Optimizer, plan: Plan) -> None:
+    """Raise if the optimizer does not hold the model's parameters, or keeps state that cannot be sliced along with them."""
+    names = {id(parameter): name for name, parameter in model.named_parameters()}
+    canonical = canonical_names(model)
+    held = [p for group in optimizer.param_groups for p in group["params"]]
+    if not any(id(p) in names for p in held):
+        raise CutError(f"this {type(optimizer).__name__} holds none of the model's parameters; pass the one that trains it")
+    for parameter in held:
+        name = names.get(id(parameter))
+        if name is None or canonical[name] not in plan.attributes:
+            continue
+        for key, state in optimizer.state.get(parameter, {}).items():
+            tensors = state if isinstance(state, (list, tuple)) else [state]
+            for tensor in tensors:
+                if isinstance(tensor, torch.Tensor) and tensor.numel() > 1 and tensor.shape != parameter.shape:
+                    raise CutError(
+                        f"{type(optimizer).__name__} keeps {key!r} of shape {tuple(tensor.shape)} for {name!r} of shape "
+                        f"{tuple(parameter.shape)}, which cannot be cut along with it\n"
+                        "  Use gator.cut and a new optimizer."
+                    )
+
+
 def _held_by_a_graph(parameter: nn.Parameter) -> bool:
     """Whether an autograd graph that is still alive accumulates into this parameter with its old shape."""
     if not parameter.requires_grad:
@@ -108,9 +132,11 @@ def _follow_(optimizer: Optimizer, before: list[nn.Parameter], after: list[nn.Pa
     """The optimizer forgets parameters that are gone and learns those that are new."""
     gone = {id(p) for p in before} - {id(p) for p in after}
     known = {id(p) for p in before}
+    losses = [any(id(p) in gone for p in group["params"]) for group in optimizer.param_groups]
     for group in optimizer.param_groups:
         for parameter in group["params"]:
             if id(parameter) in gone:
                 optimizer.state.pop(parameter, None)
         group["params"] = [p for p in group["params"] if id(p) not in gone]
-    optimizer.param_groups[0]["params"].extend(p for p in after if id(p) not in known)
+    home = next((g for g, lost in zip(optimizer.param_groups, losses, strict=True) if lost), optimizer.param_groups[0])
+    home["params"].extend(p for p in after if id(p) not in known)

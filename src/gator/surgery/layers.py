@@ -53,24 +53,23 @@ LEAVES: tuple[Leaf, ...] = (
 )
 
 
-def calls_inside(program: Program) -> dict[str, set[Any]]:
-    """The operators that ran inside every module, counters of batches aside."""
-    found: dict[str, set[Any]] = {}
+def leaves_of(model: nn.Module, program: Program, canonical: Mapping[str, str]) -> dict[str, Leaf]:
+    """The modules of a program that stay modules: those in which nothing ran but calls that are their whole forward.
+
+    Whatever else runs inside a module (a circular pad, a hook that changes the result) was recorded too, and calling the
+    module would run it again: then its operators are written one by one.
+    """
+    found: dict[str, Leaf | None] = {}
     for call in program.calls:
         if call.mutates is None or program.values[call.mutates].origin != "attribute":
-            found.setdefault(call.module, set()).add(call.packet)
-    return found
+            leaf = _leaf_of(model, call, program, canonical)
+            found[call.module] = leaf if found.get(call.module, leaf) is leaf else None
+    return {name: leaf for name, leaf in found.items() if leaf is not None}
 
 
-def leaf_of(
-    model: nn.Module, call: Call, program: Program, canonical: Mapping[str, str], inside: Mapping[str, set[Any]]
-) -> Leaf | None:
-    """The leaf that `call` is the whole forward of, or None if it must be written as an operator.
-
-    Whatever else runs inside the module (a circular pad, a hook that changes the result) was recorded too, and calling the
-    module would run it again: then the operators are written one by one.
-    """
-    if not call.module or inside[call.module] != {call.packet}:
+def _leaf_of(model: nn.Module, call: Call, program: Program, canonical: Mapping[str, str]) -> Leaf | None:
+    """The leaf that `call` is the whole forward of."""
+    if not call.module:
         return None
     module = model.get_submodule(call.module)
     for leaf in LEAVES:

@@ -35,8 +35,17 @@ class Signature:
         order, self._structure = pytree.tree_flatten(self._bound(args, kwargs))
         self._tensors = [i for i, leaf in enumerate(inputs.leaves) if isinstance(leaf, TensorSpec)]
         self._places = [order.index(i) for i in self._tensors]
-        self._names = [f"input {i}" for i in self._tensors]
+        self._others = [(order.index(i), leaf) for i, leaf in enumerate(inputs.leaves) if not isinstance(leaf, TensorSpec)]
+        self._shapes = [_expected(leaf, inputs) for leaf in inputs.leaves if isinstance(leaf, TensorSpec)]
         self.simple = not kwargs and len(args) == len(self._tensors) and all(isinstance(a, int) for a in args)
+
+    def of_method(self) -> inspect.Signature:
+        """The original forward's parameters behind `self`: exporters name inputs and dynamic shapes by them."""
+        first = inspect.Parameter("self", inspect.Parameter.POSITIONAL_ONLY)
+        rest = [p.replace(annotation=inspect.Parameter.empty) for p in self._parameters.parameters.values()]
+        kinds = inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD
+        first = first if not rest or rest[0].kind is kinds[0] else first.replace(kind=kinds[1])
+        return inspect.Signature([first, *rest])
 
     def __deepcopy__(self, memo: dict[int, Any]) -> Signature:
         return self
@@ -50,15 +59,46 @@ class Signature:
 
     def flatten(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Any, ...]:
         if self.simple and not kwargs and len(args) == len(self._tensors):
-            return args
+            return self._checked(args)
         leaves, structure = pytree.tree_flatten(self._bound(args, kwargs))
         if structure != self._structure:
-            raise GatorError(
-                "this network was traced with other arguments than it is called with\n"
-                f"  traced: {self._structure}\n  called: {structure}\n"
-                "  Trace it with example_inputs of the form you call it with."
-            )
-        return tuple(leaves[i] for i in self._places)
+            raise _otherwise(f"traced: {self._structure}\n  called: {structure}")
+        for place, value in self._others:
+            if isinstance(leaves[place], torch.Tensor) or leaves[place] != value:
+                raise _otherwise(f"an argument was {value!r}, it is {_brief(leaves[place])} now")
+        return self._checked(tuple(leaves[i] for i in self._places))
+
+    def _checked(self, tensors: tuple[Any, ...]) -> tuple[Any, ...]:
+        for tensor, shape in zip(tensors, self._shapes, strict=True):
+            if not isinstance(tensor, torch.Tensor):
+                raise _otherwise(f"a tensor was given, it is {tensor!r} now")
+            if len(tensor.shape) != len(shape) or any(
+                e is not None and e != s for e, s in zip(shape, tensor.shape, strict=True)
+            ):
+                sizes = ", ".join("any" if size is None else str(size) for size in shape)
+                raise _otherwise(f"an input of shape ({sizes}), it is {_brief(tensor)} now")
+        return tensors
+
+
+def _expected(spec: TensorSpec, inputs: Inputs) -> list[int | None]:
+    """The sizes a traced input may have: the batch is free, and space where the network turned out not to write it down."""
+    shape: list[int | None] = list(spec.shape)
+    if inputs.batched(spec):
+        shape[0] = None
+    if inputs.free:
+        shape = [shape[0], *[None] * (len(shape) - 1)] if shape else shape
+    return shape
+
+
+def _brief(value: Any) -> str:
+    return f"a tensor of shape {tuple(value.shape)}" if isinstance(value, torch.Tensor) else repr(value)
+
+
+def _otherwise(what: str) -> GatorError:
+    return GatorError(
+        f"this network was traced with other arguments than it is called with\n  {what}\n"
+        "  Trace it with example_inputs of the form you call it with."
+    )
 
 
 def _ordered(arguments: dict[Any, Any]) -> dict[Any, Any]:
@@ -89,7 +129,7 @@ class CutNetwork(fx.GraphModule):
         super().__init__(objects, graph, class_name)  # type: ignore[arg-type]
         if train_graph is not None:
             for node in train_graph.nodes:
-                if node.op in ("get_attr", "call_module") and not _has(self, node.target):
+                if node.op in ("get_attr", "call_module") and not _has(self, node.target, node.op == "call_module"):
                     _place(self, node.target, _fetch(objects, node.target))
         self.train_graph = train_graph
         self._signature = signature
@@ -112,6 +152,8 @@ class CutNetwork(fx.GraphModule):
             run = trains if self.training else evaluates
             return self._signature.unflatten(run(self, *flat), self.training)
 
+        if "_signature" in self.__dict__:
+            forward.__signature__ = self._signature.of_method()  # type: ignore[attr-defined]
         kind.forward = forward
         return code
 
@@ -134,12 +176,13 @@ class CutNetwork(fx.GraphModule):
         return copied
 
 
-def _has(module: nn.Module, target: str) -> bool:
+def _has(module: nn.Module, target: str, callable_: bool) -> bool:
+    """Whether a target is there already; a bare module that only holds tensors is not a layer."""
     try:
-        _fetch(module, target)
+        found = _fetch(module, target)
     except (AttributeError, KeyError):
         return False
-    return True
+    return not callable_ or type(found) is not nn.Module
 
 
 def _fetch(objects: Mapping[str, Any] | nn.Module, target: str) -> Any:

@@ -26,11 +26,16 @@ Kept = Mapping[str, Any]
 
 def masks_of(graph: Hypergraph, kept: Kept) -> dict[str, Mask]:
     """A boolean mask for every edge, from indices or masks for some of them."""
+    if not isinstance(kept, Mapping):
+        raise KeptError(f"kept is a {type(kept).__name__}; expected a dict of edge names to indices or boolean masks")
     names = {edge.name for edge in graph.edges}
     for name in kept:
         if name not in names:
-            close = difflib.get_close_matches(name, names, n=3)
+            owner = [e.name for e in graph.edges if any(m.parameter.rpartition(".")[0] == name for m in e.members)]
+            close = difflib.get_close_matches(str(name), names, n=3)
             hint = f"did you mean {' or '.join(close)}?" if close else "print(graph) lists the edges"
+            if owner:
+                hint = f"its channels belong to {' and '.join(dict.fromkeys(owner))}"
             raise KeptError(f"kept names {name!r}, which is not an edge of this graph; {hint}")
     return {edge.name: _mask(edge, kept[edge.name]) if edge.name in kept else np.ones(edge.width, bool) for edge in graph.edges}
 

@@ -116,7 +116,9 @@ def _split(emitter: Emitter, call: Call, args: dict[str, Any]) -> Any:
     if emitter.alive(_source(call), dim) is None:
         return emitter.call_op(call.op, args)
     parts = [int(emitter.shape(_out(call, i))[dim]) for i in range(len(call.outputs))]
-    return emitter.graph.call_function(aten.split_with_sizes.default, (args["self"], parts, dim))
+    unsafe = call.packet in (aten.unsafe_split, aten.unsafe_chunk)  # its parts may be written in place
+    op = aten.unsafe_split_with_sizes.default if unsafe else aten.split_with_sizes.default
+    return emitter.graph.call_function(op, (args["self"], parts, dim))
 
 
 @rewrite(aten.select)

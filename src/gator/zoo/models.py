@@ -9,6 +9,8 @@ import difflib
 import importlib
 import importlib.util
 import json
+import sys
+import traceback
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -45,7 +47,8 @@ def build(name: str, *, example_inputs: Any = None) -> Network:
     inputs = inputs if example_inputs is None else example_inputs
     if inputs is None:
         raise ModelNameError(
-            f"{name} gives a model without example inputs; return (model, example_inputs) from the factory, or pass them"
+            f"{name} gives a model without example inputs; return (model, example_inputs) from the factory, or give a shape "
+            "(--input 1,3,224,224)"
         )
     return Network(name, model, inputs)
 
@@ -113,17 +116,28 @@ def _from_file(name: str) -> tuple[nn.Module, Any]:
     assert spec is not None
     assert spec.loader is not None
     module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
+    sys.path.insert(0, str(path.parent.resolve()))  # as `python file.py` does, so that it finds its neighbours
+    try:
+        spec.loader.exec_module(module)
+    except Exception as error:
+        raise ModelNameError(f"{name}: {path} cannot be imported: {type(error).__name__}: {error}") from error
+    finally:
+        sys.path.pop(0)
     make = getattr(module, factory, None)
     if not callable(make):
         functions = [n for n, f in vars(module).items() if callable(f) and not n.startswith("_")]
         raise _unknown(file, factory, functions)
-    made = make()
+    try:
+        made = make()
+    except Exception as error:
+        where = traceback.extract_tb(error.__traceback__)[-1]
+        raise ModelNameError(
+            f"{name} raised {type(error).__name__}: {error} ({where.filename}:{where.lineno})\n"
+            "  The factory is called without arguments."
+        ) from error
     model, inputs = made if isinstance(made, tuple) else (made, None)
     if not isinstance(model, nn.Module):
-        raise ModelNameError(
-            f"{name} returned a {type(model).__name__}; expected a torch.nn.Module or (module, example inputs)"
-        )
+        raise ModelNameError(f"{name} returned {type(model).__name__}; expected a torch.nn.Module or (module, example inputs)")
     return model, inputs
 
 
@@ -136,7 +150,9 @@ def _unknown(source: str, name: str, names: list[str]) -> ModelNameError:
 def _needs(package: str, extra: str) -> ModuleType:
     try:
         return importlib.import_module(package)
-    except ImportError as error:
+    except ModuleNotFoundError as error:
+        if error.name is not None and error.name.partition(".")[0] != package:
+            raise
         raise MissingExtraError(f"{package} is not installed; pip install 'torch-gator[{extra}]'") from error
 
 

@@ -186,6 +186,8 @@ def _ports(scope: Scope, left: str, right: str, axis_left: int, axis_right: int)
     if not any(weights) and len(scope.shape(left)) > 2 and len(scope.shape(right)) > 2:
         for labels in (*scope.axes(left)[-2:], *scope.axes(right)[-2:]):
             scope.analysis.mark_attention(labels)
+        for labels in (*scope.axes(left)[:-2], *scope.axes(right)[:-2]):
+            scope.analysis.mark_heads(labels)
 
 
 @rule(aten.addmm, aten.baddbmm)
@@ -228,6 +230,8 @@ def _einsum(scope: Scope) -> Sequence[Axes]:
                     scope.consumes("tensors", axis, i)
             if len(terms) > 1 and not is_weight and (letter not in right or sum(letter in other for other in terms) == 1):
                 scope.analysis.mark_attention(axes[axis])
+            elif len(terms) > 1 and not is_weight:
+                scope.analysis.mark_heads(axes[axis])
             if letter not in right:
                 continue
             if is_weight and sum(letter in other for other in terms) == 1:
@@ -270,6 +274,8 @@ def _attention(scope: Scope) -> Sequence[Axes]:
     scope.read("key", len(k) - 1, "sum")
     scope.analysis.mark_attention(q[-1])
     scope.analysis.mark_attention(v[-1])
+    for labels in (*q[:-2], *k[:-2], *v[:-2]):
+        scope.analysis.mark_heads(labels)
     for axis in (k[-2], v[-2]):
         scope.fix(axis, "attended to")
     if scope.get("is_causal", False):
@@ -282,7 +288,6 @@ def _attention(scope: Scope) -> Sequence[Axes]:
             scope.fix(q[-3], "heads that share a key")
         else:
             scope.tie(q[-3], np.repeat(kv, repeat), "heads that share a key")
-        scope.analysis.grouped_heads(scope.call)
         batch = broadcast(
             scope, [(q[:-3], shape_q[:-3]), (k[:-3], shape_k[:-3]), (v[:-3], shape_v[:-3])], scope.out_shape()[:-3]
         )

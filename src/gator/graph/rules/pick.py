@@ -21,7 +21,10 @@ def _slice(scope: Scope) -> Sequence[Axes]:
     dim = scope.dim(scope.get("dim", 0), len(axes))
     labels = axes[dim]
     if labels is not None:
-        axes[dim] = labels[slice_range(scope.call.args, int(shape[dim]))]
+        taken = slice_range(scope.call.args, int(shape[dim]))
+        if taken.step not in (None, 1) and scope.analysis.is_written(scope.id("self"), scope.call.index):
+            scope.fix(labels, "written through a strided slice")
+        axes[dim] = labels[taken]
     return [tuple(axes)]
 
 

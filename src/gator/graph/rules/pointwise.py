@@ -43,7 +43,8 @@ def _pointwise(scope: Scope) -> Sequence[Axes]:
     """Every tensor argument takes part in the broadcast."""
     program = scope.analysis.program
     parts = [(scope.analysis.axes[v], program.values[v].shape) for _, v in scope.call.tensors()]
-    return [broadcast(scope, parts, scope.out_shape())]
+    axes = broadcast(scope, parts, scope.out_shape())
+    return [axes for _ in scope.call.outputs]
 
 
 @rule(
