@@ -74,6 +74,7 @@ def one(name: str) -> dict[str, Any]:
         "cut_s": round(done - traced, 2),
         "peak_mb": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss // 1024,
         "unsupported": len(graph.unsupported),
+        "commit": commit(),
     }
     del small, graph
     randomise(model)
@@ -102,6 +103,12 @@ def one(name: str) -> dict[str, Any]:
     row |= {"worst": worst, "effect": effect, "input": list(x.shape)}
     row["status"] = "exact" if worst <= 1e-8 and effect > 1e-3 and row["whole"] <= 1e-8 else "wrong"
     return row
+
+
+def commit() -> str:
+    """The state of the code that made a row."""
+    command = ["git", "-C", str(HERE), "rev-parse", "--short", "HEAD"]
+    return subprocess.run(command, capture_output=True, text=True, check=False).stdout.strip()
 
 
 def draw(graph: Any, share: float, seed: int) -> dict[str, Any]:

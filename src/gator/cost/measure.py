@@ -15,7 +15,7 @@ from gator.graph.inputs import as_call, describe
 from gator.graph.macs import macs
 from gator.graph.program import needed
 from gator.graph.record import modes_set, record
-from gator.graph.rules import find
+from gator.graph.rules import has_rule
 from gator.surgery.plan import Kept, Plan
 
 
@@ -45,7 +45,7 @@ def measure(model: nn.Module, example_inputs: Any, *, latency: bool = False, rou
     if rounds < 1:
         raise GatorError(f"rounds={rounds}; at least one is needed to measure a latency")
     inputs = describe(example_inputs)
-    program = record(model, inputs, lambda op: find(op) is not None, training=False)
+    program = record(model, inputs, has_rule, training=False)
     live = needed(program)
     total = sum(macs(call, lambda v: program.values[v].shape) for call in program.calls if call.index in live)
     if program.batch and inputs.batch:

@@ -59,6 +59,7 @@ class Call:
     module: str  # qualified name of the innermost module that was running
     source: str  # file:line of the user's code
     mutates: int | None = None  # the value an in-place call overwrites
+    frozen: bool = False  # ran under no_grad: gradients stop at its result
 
     @property
     def packet(self) -> Any:
@@ -90,6 +91,7 @@ class Program:
     inputs: tuple[int, ...]
     outputs: Any  # the pytree the network returns, with Ref in place of tensors
     constants: dict[str, torch.Tensor] = field(default_factory=dict)
+    folded: bool = True  # whether integer tensors that follow from constants were computed instead of recorded
 
     def attributes(self) -> Iterator[Value]:
         return (value for value in self.values if value.origin == "attribute")

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections import OrderedDict
+import random
+from collections import OrderedDict, deque
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
@@ -14,7 +15,7 @@ from torch.utils import _pytree as pytree
 
 from gator.errors import TraceError
 from gator.graph.inputs import Inputs, TensorSpec
-from gator.graph.program import BatchInt, Call, Program, Ref, Value
+from gator.graph.program import BatchInt, Program, Ref
 from gator.graph.recorder import Recorder, Stand
 
 
@@ -27,12 +28,17 @@ def modes_set(model: nn.Module, training: bool) -> Iterator[None]:
     """
     modules = list(model.modules())
     attributes = [dict(module.__dict__) for module in modules]
-    containers = [(v, v.copy() if v else ()) for state in attributes for v in state.values() if type(v) in _CONTAINERS]
+    containers: list[tuple[Any, Any]] = []
+    for state in attributes:
+        for value in state.values():
+            _remember(value, containers)
+    python_random = random.getstate()
     try:
         model.train(True)
         model.train(training)
         yield
     finally:
+        random.setstate(python_random)
         for module, state in zip(modules, attributes, strict=True):
             module.__dict__.clear()
             module.__dict__.update(state)
@@ -41,26 +47,34 @@ def modes_set(model: nn.Module, training: bool) -> Iterator[None]:
                 value[:] = before
             elif value or before:
                 value.clear()
-                value.update(before)
+                (value.extend if isinstance(value, deque) else value.update)(before)
 
 
-_CONTAINERS = (dict, list, set, OrderedDict)
+def _remember(value: Any, containers: list[tuple[Any, Any]]) -> None:
+    """Take down what a container holds, and the containers inside it."""
+    if type(value) in _CONTAINERS:
+        containers.append((value, value.copy() if value else ()))
+        for item in value.values() if isinstance(value, dict) else value:
+            _remember(item, containers)
+
+
+_CONTAINERS = (dict, list, set, OrderedDict, deque)
 
 
 def record(model: nn.Module, inputs: Inputs, knows: Callable[[Any], bool], *, training: bool) -> Program:
     """The program of `model` in train or eval mode. Recorded at two batch sizes: what differs follows the batch."""
     if inputs.batch is None:
-        return _record_once(model, inputs, knows, training, None, fold=True)
+        return record_once(model, inputs, knows, training=training, batch=None, fold=True)
     first = max(inputs.batch, 2)
     base: Program | None = None
     for fold in (True, False):
         try:
-            base = _record_once(model, inputs, knows, training, first, fold=fold)
-            return _merge(base, _record_once(model, inputs, knows, training, first + _STEP, fold=fold), first)
+            base = record_once(model, inputs, knows, training=training, batch=first, fold=fold)
+            return _merge(base, record_once(model, inputs, knows, training=training, batch=first + _STEP, fold=fold), first)
         except (TraceError, _Differs, RuntimeError, ValueError, AssertionError, IndexError, TypeError):
             continue
     # Another batch size does not work at all: the network is bound to the one in the example.
-    return _record_once(model, inputs, knows, training, inputs.batch, fold=True)
+    return record_once(model, inputs, knows, training=training, batch=inputs.batch, fold=True)
 
 
 def runs_at_other_sizes(model: nn.Module, inputs: Inputs, knows: Callable[[Any], bool], program: Program) -> bool:
@@ -69,9 +83,9 @@ def runs_at_other_sizes(model: nn.Module, inputs: Inputs, knows: Callable[[Any],
         larger = tuple(_doubled(leaf, axes) if isinstance(leaf, TensorSpec) else leaf for leaf in inputs.leaves)
         if larger == inputs.leaves:
             continue
-        batch = program.batch or inputs.batch
+        how = {"training": program.training, "batch": program.batch or inputs.batch, "fold": program.folded}
         try:
-            other = _record_once(model, replace(inputs, leaves=larger), knows, program.training, batch, fold=True)
+            other = record_once(model, replace(inputs, leaves=larger), knows, **how)  # type: ignore[arg-type]
         except (TraceError, RuntimeError, ValueError, AssertionError, IndexError, TypeError):
             continue
         if len(other.calls) != len(program.calls) or len(other.values) != len(program.values):
@@ -88,9 +102,10 @@ def _doubled(spec: TensorSpec, axes: tuple[int, ...]) -> TensorSpec:
     return replace(spec, shape=tuple(2 * size if axis in axes else size for axis, size in enumerate(spec.shape)))
 
 
-def _record_once(
-    model: nn.Module, inputs: Inputs, knows: Callable[[Any], bool], training: bool, batch: int | None, *, fold: bool
+def record_once(
+    model: nn.Module, inputs: Inputs, knows: Callable[[Any], bool], *, training: bool, batch: int | None, fold: bool
 ) -> Program:
+    """The program at one batch size; `fold` computes integer tensors that follow from constants instead of recording them."""
     recorder = Recorder(model, knows, fold=fold)
     leaves: list[Any] = []
     for position, leaf in enumerate(inputs.leaves):
@@ -108,8 +123,13 @@ def _record_once(
         # Inference mode hands composite ops (conv2d, batch_norm, attention) over whole; parameters are ordinary tensors,
         # whose views would be tracked on the way, so that step is left out too.
         untracked = torch._C._ExcludeDispatchKeyGuard(torch._C.DispatchKeySet(torch._C.DispatchKey.ADInplaceOrView))
-        with modes_set(model, training), torch.inference_mode(), untracked, recorder:
-            result = model(*args, **kwargs)
+        with modes_set(model, training), torch.inference_mode(), torch.enable_grad(), untracked, recorder:
+            buffers = dict(model.named_buffers())
+            with recorder.functions_watched():
+                result = model(*args, **kwargs)
+            for name, buffer in model.named_buffers():
+                if isinstance(buffer, Stand) and name in buffers:
+                    buffers[name].copy_(buffer)  # recorded: forward put a new tensor in the place of this buffer
         flat, structure = pytree.tree_flatten(result)
         _check_leaves(flat, "returns")
         outputs = [Ref(recorder.shadow_and_value(x)[1]) if isinstance(x, torch.Tensor) else x for x in flat]
@@ -196,10 +216,7 @@ def _merge(one: Program, two: Program, batch: int) -> Program:
         if a.op is not b.op or a.args.keys() != b.args.keys():
             raise _Differs
         args = {name: merge(arg, b.args[name]) for name, arg in a.args.items()}
-        calls.append(Call(a.index, a.op, args, a.outputs, a.module, a.source, a.mutates))
-    values = [
-        Value(a.id, merge(a.shape, b.shape), a.dtype, a.origin, a.name, a.storage)
-        for a, b in zip(one.values, two.values, strict=True)
-    ]
+        calls.append(replace(a, args=args))
+    values = [replace(a, shape=merge(a.shape, b.shape)) for a, b in zip(one.values, two.values, strict=True)]
     merge(one.outputs[0], two.outputs[0])
-    return Program(one.training, batch, tuple(values), tuple(calls), one.inputs, one.outputs, one.constants)
+    return replace(one, batch=batch, values=tuple(values), calls=tuple(calls))

@@ -10,6 +10,7 @@ import functools
 import os
 import sys
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -67,12 +68,31 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
         self._shadows: dict[int, torch.Tensor] = {}
         self._known: dict[int, int] = {}  # id of a real tensor -> value
         self._alive: list[torch.Tensor] = []  # keeps ids from being reused
+        self._inside_function = 0  # forward of a torch.autograd.Function runs without gradients, but has some
         self._made: set[int] = set()  # ids of real tensors computed while recording
         self._advanced: dict[int, torch.Tensor] = {}  # counters that forward advances, as they would be by now
         self._names = {id(t): n for n, t in reversed(list(_attributes(model)))}
         self._by_memory = {_memory(t): n for n, t in reversed(list(_attributes(model))) if t.numel()}
         self._modules = {id(m): n for n, m in reversed(list(model.named_modules(remove_duplicate=False)))}
         self.device = next((t.device for _, t in _attributes(model)), torch.device("cpu"))
+
+    @contextmanager
+    def functions_watched(self) -> Iterator[None]:
+        """Know when a custom autograd function is running."""
+        original = torch.autograd.Function.__dict__["apply"]
+
+        def apply(cls: Any, *args: Any, **kwargs: Any) -> Any:
+            self._inside_function += 1
+            try:
+                return original.__func__(cls, *args, **kwargs)
+            finally:
+                self._inside_function -= 1
+
+        torch.autograd.Function.apply = classmethod(apply)  # type: ignore[assignment,method-assign]
+        try:
+            yield
+        finally:
+            torch.autograd.Function.apply = original  # type: ignore[method-assign]
 
     def add_input(self, name: str, shape: tuple[int, ...], dtype: torch.dtype) -> Stand:
         shadow = torch.empty(shape, dtype=dtype, device="meta")
@@ -160,7 +180,8 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
         overwrites = None
         if mutated is not None:
             overwrites = self.shadow_and_value(mutated)[1]
-        self.calls.append(Call(len(self.calls), func, recorded, tuple(ids), module, source, overwrites))
+        frozen = not torch.is_grad_enabled() and not self._inside_function
+        self.calls.append(Call(len(self.calls), func, recorded, tuple(ids), module, source, overwrites, frozen))
         if mutated is not None:
             if not isinstance(mutated, Stand):
                 self._advance(func, args, kwargs, mutated, tensors)

@@ -20,7 +20,7 @@ from gator.graph.inputs import Inputs, describe
 from gator.graph.macs import macs
 from gator.graph.program import needed
 from gator.graph.record import record, runs_at_other_sizes
-from gator.graph.rules import find
+from gator.graph.rules import has_rule
 
 
 def trace(
@@ -50,10 +50,10 @@ def trace_inputs(model: nn.Module, inputs: Inputs, *, fixed: tuple[str, ...], he
     """As `trace`, from inputs that are already described."""
     plain = baked(model)
     _check_names(plain, fixed, heads)
-    programs = [record(plain, inputs, lambda op: find(op) is not None, training=training) for training in (True, False)]
+    programs = [record(plain, inputs, has_rule, training=training) for training in (True, False)]
     if any(program.batch is None for program in programs):
         inputs = replace(inputs, batch=None)  # the network takes no other batch than this one
-    elif runs_at_other_sizes(plain, inputs, lambda op: find(op) is not None, programs[1]):
+    elif runs_at_other_sizes(plain, inputs, has_rule, programs[1]):
         inputs = replace(inputs, free=True)
     integers = {name: buffer for name, buffer in plain.named_buffers() if not buffer.dtype.is_floating_point}
     analysis = analyse(programs, integers, fixed=fixed, heads=heads)

@@ -4,17 +4,15 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Mapping
-from itertools import zip_longest
 from typing import Any
 
 from torch import nn
 
-from gator.errors import CutError, TraceError
+from gator.errors import CutError
 from gator.graph.hypergraph import Hypergraph
-from gator.graph.record import record
-from gator.graph.rules import find
 from gator.graph.trace import retraced
 from gator.surgery.absorb import absorb_
+from gator.surgery.compare import class_differs
 from gator.surgery.emit import Emitter
 from gator.surgery.fold import Folded, Folder
 from gator.surgery.history import Step, remember
@@ -87,28 +85,7 @@ def class_problem(model: nn.Module, sliced: nn.Module, plan: Plan) -> str:
         return f"{type(error).__name__}: {error}"
     if not equal:
         return f"its output differs from the masked network's by {seen:.2e} (relative)"
-    return train_problem(sliced, plan)
-
-
-def train_problem(sliced: nn.Module, plan: Plan) -> str:
-    """Why the sliced class does not do in train mode what the plan expects; empty if it does, or cannot differ.
-
-    Random numbers make outputs incomparable, so the calls are compared, with the shapes of all their results.
-    """
-    expected = plan.analysed.programs[0].program
-    if [call.op for call in expected.calls] == [call.op for call in plan.analysed.programs[1].program.calls]:
-        return ""
-    try:
-        found = record(sliced, plan.graph.inputs, lambda op: find(op) is not None, training=True)
-    except TraceError as error:
-        return f"in train mode {error}"
-    for one, other in zip_longest(expected.calls, found.calls):
-        if one is None or other is None or one.op is not other.op:
-            return f"in train mode it runs other operators, first at {(one or other).where()}"
-        for value, result in zip(one.outputs, other.outputs, strict=True):
-            if value is not None and result is not None and plan.shape(0, value) != found.values[result].shape:
-                return f"in train mode {one.where()} gives another shape"
-    return ""
+    return class_differs(sliced, plan)
 
 
 def as_network(

@@ -34,6 +34,17 @@ _LIVING: dict[Any, Callable[..., Any]] = {
 }  # fmt: skip
 
 
+class Flag(nn.Module):
+    """Says whether another module is in train mode."""
+
+    def __init__(self, module: nn.Module) -> None:
+        super().__init__()
+        self._module = (module,)  # in a tuple, so that it does not become a part of this one
+
+    def forward(self) -> bool:
+        return self._module[0].training
+
+
 class Emitter:
     """Builds the graph of one program. `objects` collects what it refers to: target name -> module or tensor."""
 
@@ -201,8 +212,34 @@ class Emitter:
                 self._bind(call, rest)
                 return
         args = {name: self._argument(arg) for name, arg in call.args.items() if not self._dropped(call, name)}
+        if self.program.training and leaf is None:
+            args = self._own_flag(call, args)
+        if call.frozen and call.mutates is not None:
+            args = {name: self._detached(arg) if name != "self" else arg for name, arg in args.items()}
         emit = self._emit_masked if self.masked else self._emit_cut
         self._bind(call, emit(call, leaf, args))
+        if call.frozen and call.mutates is None:
+            for value in call.outputs:
+                if value in self._nodes:
+                    self._nodes[value] = self._detached(self._nodes[value])
+
+    def _detached(self, arg: Any) -> Any:
+        if isinstance(arg, fx.Node) and arg.op != "placeholder":
+            return self.graph.call_function(aten.detach.default, (arg,))
+        return arg
+
+    def _own_flag(self, call: Call, args: dict[str, Any]) -> dict[str, Any]:
+        """A layer that is frozen (in eval inside a network in training) asks its own flag, as its code does."""
+        name = "training" if call.packet is aten.batch_norm and "running_mean" in args else "train"
+        if args.get(name) is not True or not call.module or args.get("running_mean", 0) is None:
+            return args
+        if self.masked:
+            key = "_flag_" + call.module.replace(".", "_")
+            self.objects[key] = Flag(self.model.get_submodule(call.module))
+            return {**args, name: self.graph.call_module(key, ())}
+        key = f"{call.module}.training"
+        self.objects[key] = self.model.get_submodule(call.module).training
+        return {**args, name: self.graph.get_attr(key)}
 
     def _dropped(self, call: Call, name: str) -> bool:
         """Lists lose their empty parts in the rewrite; a single empty argument has no node."""

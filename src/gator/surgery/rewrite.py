@@ -180,10 +180,10 @@ def _pad(emitter: Emitter, call: Call, args: dict[str, Any]) -> Any:
         dtype = emitter.program.values[_out(call)].dtype
         device = emitter._argument(torch.device("cpu"))
         return emitter.graph.call_function(aten.full.default, (shape, value), {"dtype": dtype, "device": device})
-    return emitter.call_op(call.op, {**args, "pad": _pads(emitter, call)})
+    return emitter.call_op(call.op, {**args, "pad": pads(emitter, call)})
 
 
-def _pads(emitter: Emitter, call: Call) -> list[int]:
+def pads(emitter: Emitter, call: Call) -> list[int]:
     pad = [int(p) for p in call.args["pad"]]
     source, out = _source(call), _out(call)
     rank = len(emitter.program.values[source].shape)
@@ -271,7 +271,7 @@ def static_arguments(emitter: Emitter, call: Call) -> dict[str, Any]:
         name = "repeats" if "repeats" in args else "dims"
         args[name] = [int(s) for s in _repeats(emitter, call, name)]
     elif call.packet is aten.constant_pad_nd:
-        args["pad"] = _pads(emitter, call)
+        args["pad"] = pads(emitter, call)
     elif call.packet in (aten.layer_norm, aten.rms_norm):
         args["normalized_shape"] = new_normalized_shape(emitter.plan, emitter.index, call)
     elif call.packet is aten.group_norm:

@@ -44,6 +44,10 @@ def find(op: torch._ops.OpOverload) -> Rule | None:
     return found
 
 
+def has_rule(op: torch._ops.OpOverload) -> bool:
+    return find(op) is not None
+
+
 class Scope:
     """One call, with the labels of its arguments."""
 
