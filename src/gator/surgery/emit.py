@@ -328,8 +328,10 @@ class Emitter:
         if call.packet is aten.batch_norm and isinstance(call.args["input"], Ref) and call.args["input"].id in self.fate.folded:
             # Fed by constants only: there is no batch to take statistics from.
             return self.call_op(call.op, {**args, "training": False})
-        if call.packet in DROPOUTS and call.args["input"].id in self.fate.folded:
-            return args["input"]  # nor anything to drop
+        if call.packet in DROPOUTS:
+            (name, _), value = next(call.tensors())
+            if value in self.fate.folded:
+                return args[name]  # nor anything to drop
         for read, dead in reads:
             name, position = read.argument
             fill = _FILL.get(read.kind)
