@@ -20,6 +20,8 @@ from gator.graph.rules import has_rule
 from gator.graph.rules.factory import PATTERNED, UNIFORM
 from gator.graph.rules.pick import slice_range
 from gator.surgery.emit import Emitter
+from gator.surgery.emit_cut import CutEmitter
+from gator.surgery.fold import Folder
 from gator.surgery.rewrite import pads
 from gator.surgery.slice import canonical_names
 
@@ -55,7 +57,7 @@ def class_differs(sliced: nn.Module, plan: Any) -> str:
             found = record_once(sliced, plan.graph.inputs, has_rule, training=index == 0, batch=batch, fold=expected.folded)
         except TraceError as error:
             return f"in {mode} mode {error}"
-        emitter = Emitter(plan, index, sliced, names, None, masked=False)
+        emitter = CutEmitter(plan, index, sliced, names, Folder())
         for one, other in zip_longest(expected.calls, found.calls):
             if one is None or other is None or one.op is not other.op:
                 return f"in {mode} mode it runs other operators, first at {(one or other).where()}"

@@ -13,7 +13,7 @@ from gator.graph.hypergraph import Hypergraph
 from gator.graph.trace import retraced
 from gator.surgery.absorb import absorb_
 from gator.surgery.compare import class_differs
-from gator.surgery.emit import Emitter
+from gator.surgery.emit_cut import CutEmitter
 from gator.surgery.fold import Folded, Folder
 from gator.surgery.history import Step, remember
 from gator.surgery.masked import masked, signature_of
@@ -94,7 +94,7 @@ def as_network(
     """The fx form of the cut, over the layers of `sliced`, and what became of the constants that were folded."""
     folder = Folder(folded)
     canonical = canonical_names(sliced)
-    emitters = [Emitter(plan, index, sliced, canonical, folder, masked=False) for index in (0, 1)]
+    emitters = [CutEmitter(plan, index, sliced, canonical, folder) for index in (0, 1)]
     train_graph, eval_graph = (emitter.emit() for emitter in emitters)
     objects: dict[str, Any] = {**emitters[0].objects, **emitters[1].objects}
     absorb_((train_graph, eval_graph), objects, [name for name, _ in folder.made.values()])

@@ -11,7 +11,8 @@ from torch import fx, nn
 from gator.errors import GatorError
 from gator.graph.hypergraph import Hypergraph
 from gator.graph.trace import retraced
-from gator.surgery.emit import Emitter, is_native
+from gator.surgery.emit import is_native
+from gator.surgery.emit_masked import MaskedEmitter
 from gator.surgery.fate import check_connected, decide
 from gator.surgery.network import Signature
 from gator.surgery.plan import Kept, Plan
@@ -34,7 +35,7 @@ class MaskedForward:
         return self._signature.unflatten(self._built[training](*self._signature.flatten(args, kwargs)), training)
 
     def _build(self, index: int) -> fx.GraphModule:
-        emitter = Emitter(self._plan, index, self._model, canonical_names(self._model), None, masked=True)
+        emitter = MaskedEmitter(self._plan, index, self._model, canonical_names(self._model))
         graph = emitter.emit()
         return fx.GraphModule(emitter.objects, graph)
 

@@ -49,16 +49,8 @@ def _out(call: Call, index: int = 0) -> int:
 @rewrite(aten.view, aten.reshape, aten._unsafe_view, aten.unflatten, aten.view_copy)
 def _view(emitter: Emitter, call: Call, args: dict[str, Any]) -> Any:
     """The new shape is what is left of the old one."""
-    op = aten.view.default if memory_is_written(emitter, call) else aten.reshape.default
+    op = aten.view.default if emitter.memory_is_written(call) else aten.reshape.default
     return emitter.graph.call_function(op, (args["self"], emitter.sizes(_out(call))))
-
-
-def memory_is_written(emitter: Emitter, call: Call) -> bool:
-    """Whether an in-place call writes into what this view shows: then it must stay a view."""
-    storage = emitter.program.values[_source(call)].storage
-    if emitter.program.values[_out(call)].storage != storage:
-        return False
-    return any(c.mutates is not None and emitter.program.values[c.mutates].storage == storage for c in emitter.program.calls)
 
 
 @rewrite(aten.expand)

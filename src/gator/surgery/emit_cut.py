@@ -1,0 +1,95 @@
+"""The graph of a cut network: only what is left, sizes rewritten, and constants where a branch was closed."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+from torch import fx, nn
+
+from gator.graph.program import Call, Ref
+from gator.surgery.emit import Emitter
+from gator.surgery.fold import Folder, is_zero
+from gator.surgery.layers import Leaf
+from gator.surgery.plan import Plan
+from gator.surgery.rewrite import REWRITES
+from gator.surgery.slice import narrowed
+
+aten = torch.ops.aten
+_SUMS = (aten.add, aten.add_, aten.sub, aten.sub_)
+
+
+class CutEmitter(Emitter):
+    """Refers to the layers and parameters of a sliced model."""
+
+    def __init__(self, plan: Plan, index: int, model: nn.Module, canonical: Mapping[str, str], folder: Folder) -> None:
+        super().__init__(plan, index, model, canonical)
+        self._folder = folder
+
+    def wanted(self, call: Call) -> bool:
+        return call.index in self.fate.live
+
+    def gone(self, value: int) -> bool:
+        return value in self.fate.empty
+
+    def shape(self, value: int) -> tuple[int, ...]:
+        return self.plan.shape(self.index, value)
+
+    def constant(self, name: str, value: int) -> torch.Tensor:
+        tensor = self.program.constants[name]
+        return narrowed(tensor, [self.alive(value, axis) for axis in range(tensor.ndim)])
+
+    def flag(self, module: str) -> fx.Node:
+        key = f"{module}.training"
+        self.objects[key] = self.model.get_submodule(module).training
+        return self.graph.get_attr(key)
+
+    def node(self, value: int) -> fx.Node:
+        if value in self.fate.folded and value not in self._nodes:
+            self._nodes[value] = self._materialised(value)
+        return super().node(value)
+
+    def write(self, call: Call, leaf: Leaf | None, args: dict[str, Any]) -> Any:
+        if leaf is None:
+            rest = self._beside_nothing(call) if call.packet in _SUMS else None
+            if rest is not None:
+                return rest
+            if call.mutates is not None and call.mutates in self.fate.folded:
+                return self._out_of_place(call, args)
+            rewrite = REWRITES.get(call.packet)
+            if rewrite is not None:
+                return rewrite(self, call, args)
+        return self.plain(call, leaf, args)
+
+    def _beside_nothing(self, call: Call) -> fx.Node | None:
+        """The other term of a sum whose one term is zero because nothing is left to compute it from."""
+        one, other = call.args["self"], call.args["other"]
+        if not isinstance(other, Ref) or not isinstance(one, Ref):
+            return None
+        pairs = [(one, other)] + ([(other, one)] if call.packet in (aten.add, aten.add_) and "alpha" not in call.args else [])
+        for rest, nothing in pairs:
+            whole = self.shape(rest.id) == self.shape(call.outputs[0] or 0) and rest.id not in self.fate.folded
+            if whole and nothing.id in self.fate.folded and is_zero(self, nothing.id):
+                node = self.node(rest.id)
+                storages = {self.program.values[v].storage for v in (one.id, other.id, call.outputs[0] or 0)}
+                written = any(
+                    c.index > call.index and c.mutates is not None and self.program.values[c.mutates].storage in storages
+                    for c in self.program.calls
+                )
+                return self.graph.call_function(aten.clone.default, (node,)) if written else node
+        return None
+
+    def _out_of_place(self, call: Call, args: dict[str, Any]) -> fx.Node:
+        """An in-place call on what has become a constant: the same operator, with a new result."""
+        name = call.op._schema.name.removeprefix("aten::").rstrip("_")
+        plain = getattr(getattr(aten, name), call.op._overloadname)
+        return self.call_op(plain, args)
+
+    def _materialised(self, value: int) -> fx.Node:
+        name, tensor, spread = self._folder.constant(self, value)
+        node = self._attributes.get(name) or self.new_attribute(name, tensor)
+        self._attributes[name] = node
+        if not spread:
+            return node
+        return self.graph.call_function(aten.expand.default, (node, [self.size(s) for s in self.shape(value)]))

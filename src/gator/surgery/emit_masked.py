@@ -1,0 +1,120 @@
+"""The graph of a masked network: whole, with the dead kept out wherever positions are mixed along an axis."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import torch
+from torch import fx, nn
+
+from gator.graph.program import BatchInt, Call, Ref
+from gator.surgery import living
+from gator.surgery.emit import Emitter
+from gator.surgery.fate import DROPOUTS
+from gator.surgery.layers import Leaf
+
+aten = torch.ops.aten
+_FILL = {"sum": 0.0, "max": float("-inf"), "min": float("inf")}
+_LIVING: dict[Any, Callable[..., Any]] = {
+    aten.mean: living.mean, aten.var: living.var, aten.std: living.std, aten.var_mean: living.var_mean,
+    aten.std_mean: living.std_mean,
+}  # fmt: skip
+
+
+class Flag(nn.Module):
+    """Says whether another module is in train mode."""
+
+    def __init__(self, module: nn.Module) -> None:
+        super().__init__()
+        self._module = (module,)  # in a tuple, so that it does not become a part of this one
+
+    def forward(self) -> bool:
+        return self._module[0].training
+
+
+class MaskedEmitter(Emitter):
+    """Refers to the model's own layers and parameters."""
+
+    def flag(self, module: str) -> fx.Node:
+        key = "_flag_" + module.replace(".", "_")
+        self.objects[key] = Flag(self.model.get_submodule(module))
+        return self.graph.call_module(key, ())
+
+    def write(self, call: Call, leaf: Leaf | None, args: dict[str, Any]) -> Any:
+        found = [(read, self._dead(call, read)) for read in self.labelled.reads.get(call.index, ())]
+        reads = [(read, dead) for read, dead in found if dead is not None]
+        if call.packet is aten.batch_norm and isinstance(call.args["input"], Ref) and call.args["input"].id in self.fate.folded:
+            # Fed by constants only: there is no batch to take statistics from.
+            return self.call_op(call.op, {**args, "training": False})
+        if call.packet in DROPOUTS:
+            (name, _), value = next(call.tensors())
+            if value in self.fate.folded:
+                return args[name]  # nor anything to drop
+        for read, dead in reads:
+            name, position = read.argument
+            fill = _FILL.get(read.kind)
+            if fill is None:
+                continue
+            target = args[name] if position is None else args[name][position]
+            masked = self.graph.call_function(aten.masked_fill.Scalar, (target, dead, fill))
+            if position is None:
+                args[name] = masked
+            else:
+                args[name][position] = masked
+                leaf = None
+        special = [(read, dead) for read, dead in reads if read.kind not in _FILL]
+        if special:
+            return self._over_the_living(call, args, special)
+        return self.plain(call, leaf, args)
+
+    def _dead(self, call: Call, read: Any) -> fx.Node | None:
+        name, position = read.argument
+        arg = call.args[name]
+        value = arg.id if position is None else arg[position].id
+        alive = self.alive(value, read.axis)
+        if alive is None:
+            return None
+        shape = self.program.values[value].shape
+        tail = [1] * (len(shape) - read.axis - 1)
+        size = shape[read.axis]
+        key = f"_dead_{self.index}_{call.index}_{name}_{position}_{read.axis}"
+        if isinstance(size, BatchInt):
+            batch = self.program.batch or 1
+            times = self.size(BatchInt(1, 0, batch))
+            if (alive == np.tile(alive[: size.slope], batch)).all():
+                node = self.index_tensor(~alive[: size.slope], key)
+                node = self.graph.call_function(aten.repeat.default, (node, [times]))
+            else:  # the batch is the inner factor; by construction there is no third way
+                node = self.index_tensor(~alive[::batch], key)
+                node = self.graph.call_function(aten.repeat_interleave.self_int, (node, times))
+            return self.graph.call_function(aten.reshape.default, (node, [-1, *tail]))
+        return self.index_tensor((~alive).reshape(-1, *tail), key)
+
+    def _over_the_living(self, call: Call, args: dict[str, Any], reads: list[tuple[Any, fx.Node]]) -> Any:
+        dead = reads[0][1]
+        for _, other in reads[1:]:
+            dead = self.graph.call_function(aten.logical_or.default, (dead, other))
+        get = args.get
+        parts: tuple[Any, ...]
+        if call.packet is aten.layer_norm:
+            parts = (args["input"], dead, args["normalized_shape"], get("weight"), get("bias"), get("eps", 1e-5))
+            return self.graph.call_function(living.layer_norm, parts)
+        if call.packet is aten.rms_norm:
+            parts = (args["input"], dead, args["normalized_shape"], get("weight"), get("eps"))
+            return self.graph.call_function(living.rms_norm, parts)
+        if call.packet in (aten.batch_norm, aten.instance_norm):
+            statistics = (get("running_mean"), get("running_var"), get("momentum", 0.1), get("eps", 1e-5))
+            dims = [
+                d for d in range(len(self.shape(call.args["input"].id))) if d != 1 and (d or call.packet is aten.batch_norm)
+            ]
+            parts = (args["input"], dead, dims, get("weight"), get("bias"), *statistics)
+            return self.graph.call_function(living.batch_norm, parts)
+        if call.packet is aten.group_norm:
+            parts = (args["input"], dead, args["num_groups"], get("weight"), get("bias"), get("eps", 1e-5))
+            return self.graph.call_function(living.group_norm, parts)
+        keywords = {name: arg for name, arg in args.items() if name in ("keepdim", "correction", "dtype")}
+        if "unbiased" in args:
+            keywords["correction"] = 1 if args["unbiased"] else 0
+        return self.graph.call_function(_LIVING[call.packet], (args["self"], dead, get("dim")), keywords)
