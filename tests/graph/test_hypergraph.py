@@ -145,6 +145,12 @@ def test_fixed_layers_are_left_alone() -> None:
     assert "asked for by fixed=" in graph.explain("2.weight")
 
 
+def test_fixing_nothing_is_an_error() -> None:
+    net = nn.Sequential(conv(3, 4), nn.ReLU(), conv(4, 2))
+    with pytest.raises(gator.TraceError, match="fixed= names '1', which has no parameters"):
+        gator.trace(net, torch.zeros(1, 3, 8, 8), fixed=["1"])
+
+
 def test_heads_by_the_name_of_the_module_around_them() -> None:
     model, inputs, _ = CASES["transformer_encoder"]()
     inside = gator.trace(model, inputs, heads={"1.layers.1": "dims"})

@@ -233,6 +233,25 @@ def test_an_emptied_branch_that_ends_in_dropout() -> None:
         assert gap(run(model, x), run(small, x)) <= 1e-9
 
 
+def test_random_numbers_in_eval_mode_are_named() -> None:
+    model = linear(lambda m, x: m.b(m.a(x) + torch.randn_like(m.a(x))))
+    graph = gator.trace(model, x64(2, 4))
+    with pytest.raises(gator.CutError, match="draws random numbers in eval mode, at randn_like"):
+        gator.cut(model, graph, {"a": range(5)})
+    assert gator.cut(model, graph, {"a": range(5)}, verify=False)(x64(2, 4)).shape == (2, 2)
+
+
+def test_squeezing_traced_with_one_example() -> None:
+    def forward(m: Any, x: Tensor) -> Tensor:
+        return m.b(F.adaptive_avg_pool2d(m.a(x), 1).squeeze(3).squeeze(2))
+
+    model = randomised(Run(forward, a=conv(3, 6), b=nn.Linear(6, 2)))
+    graph = gator.trace(model, x64(1, 3, 8, 8))
+    for form in (None, False):
+        small = gator.cut(model, graph, {"a": [2]}, keep_class=form)
+        assert small(x64(3, 3, 8, 8)).shape == (3, 2)
+
+
 def test_a_zero_branch_whose_sum_is_written_in_place() -> None:
     def forward(m: Any, x: Tensor) -> Tensor:
         x = m.stem(x)

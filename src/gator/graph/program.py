@@ -65,6 +65,15 @@ class Call:
     def packet(self) -> Any:
         return self.op.overloadpacket
 
+    @property
+    def draws(self) -> bool:
+        """Whether the call draws random numbers, as it was made: dropout and attention may, or may not."""
+        if torch.Tag.nondeterministic_seeded not in self.op.tags:
+            return False
+        if "train" in self.args:
+            return bool(self.args["train"])
+        return self.packet is not torch.ops.aten.scaled_dot_product_attention or bool(self.args.get("dropout_p"))
+
     def tensors(self) -> Iterator[tuple[tuple[str, int | None], int]]:
         """Every tensor argument as ((argument name, position in a list or None), value id)."""
         for name, arg in self.args.items():

@@ -87,6 +87,10 @@ def _check_names(model: nn.Module, fixed: Sequence[str], heads: str | Mapping[st
             close = difflib.get_close_matches(name, names, n=3)
             hint = f"did you mean {' or '.join(close)}?" if close else "see model.named_modules()"
             raise TraceError(f"{argument}= names {name!r}, which the model does not have; {hint}")
+    tensors = named_tensors(model)
+    for name in fixed:
+        if not any(under(tensor, name) for tensor in tensors):
+            raise TraceError(f"fixed= names {name!r}, which has no parameters or buffers to fix; name the layer beside it")
 
 
 def _assemble(

@@ -51,12 +51,25 @@ def cut(model: nn.Module, graph: Hypergraph, kept: Kept, *, keep_class: bool | N
 def check_network(model: nn.Module, network: nn.Module, plan: Plan) -> None:
     """Raise if the fx form of a cut does not compute what the masked model computes."""
     equal, seen = agree(model, network, plan.graph.inputs, lambda m: masked(m, plan.graph, plan.masks))
+    if not equal and draws_numbers(plan):
+        raise CutError(
+            f"the cut network cannot be compared with the masked one, which differs by {seen:.2e}: the network draws random "
+            f"numbers in eval mode, at {draws_numbers(plan)}\n"
+            "  Pass verify=False if it draws them for channels that are removed, or fix that layer."
+        )
     if not equal:
         raise CutError(
             f"the cut network differs from the masked one by {seen:.2e} (relative); nothing is returned\n"
             "  This is a bug in gator: please report it with the model. Fixing the layers involved with "
             "trace(..., fixed=[...]) works around it."
         )
+
+
+def draws_numbers(plan: Plan) -> str:
+    """A call that draws random numbers in eval mode, empty if there is none."""
+    calls = plan.analysed.programs[1].program.calls
+    found = [call for call in calls if call.draws]
+    return found[0].where() if found else ""
 
 
 def rebuild(model: nn.Module, graph: Hypergraph, step: Step) -> nn.Module:

@@ -45,7 +45,7 @@ def decide(plan: Plan, index: int) -> Fate:
     emptied_sum = set()
     for call in program.calls:
         outputs = [v for v in call.outputs if v is not None]
-        random = torch.Tag.nondeterministic_seeded in call.op.tags and call.packet not in DROPOUTS
+        random = call.draws and call.packet not in DROPOUTS
         args = [v for _, v in call.tensors()]
         if random or any(v in before for v in args):
             before.update(outputs)
