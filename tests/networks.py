@@ -947,3 +947,15 @@ def checkpointed() -> Case:
         return m.three(checkpoint(lambda y: F.relu(m.two(F.relu(m.one(y)))), x, use_reentrant=False))
 
     return Run(forward, one=conv(3, 8), two=conv(8, 6), three=conv(6, 2)), image(), ("one", "two")
+
+
+@case
+def positions_of_the_batch() -> Case:
+    """Integers made for every example: they cannot be computed once and for all."""
+
+    def forward(m: Any, x: Tensor) -> Tensor:
+        rows = torch.arange(x.shape[0], device=x.device)
+        last = torch.full((x.shape[0],), x.shape[1] - 1, device=x.device)
+        return m.two(F.relu(m.one(x))[rows, last])
+
+    return Run(forward, one=nn.Linear(4, 8), two=nn.Linear(8, 3)), torch.randn(2, 5, 4), ("one",)

@@ -142,7 +142,8 @@ def record_once(
         torch.set_rng_state(rng)
     # Cloned here, outside inference mode: tensors made inside it can never take part in training.
     constants = {name: tensor.clone() for name, tensor in recorder.constants.items()}
-    return Program(training, None, tuple(recorder.values), tuple(recorder.calls), identifiers, (outputs, structure), constants)
+    values, calls = tuple(recorder.values), tuple(recorder.calls)
+    return Program(training, None, values, calls, identifiers, (outputs, structure), constants, fold)
 
 
 _PLAIN = (torch.Tensor, int, float, complex, str, bytes, type(None), torch.dtype, torch.device)
