@@ -163,6 +163,8 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
         meta_kwargs = {k: _meta_device(v) for k, v in meta_kwargs.items()}
         if mutated is None and _looks_like_first(func, meta_args):
             result = torch.empty_like(meta_args[0])
+        elif func in _RECURRENT:
+            result = _recurrent_shapes(meta_args)
         elif mutated is not None:
             if func.overloadpacket in _REORDERS_IN_PLACE:
                 raise TraceError(
@@ -252,6 +254,17 @@ _FLOAT_FACTORIES = {
     aten.zeros, aten.ones, aten.full, aten.empty, aten.rand, aten.randn, aten.linspace, aten.eye, aten.arange,
     aten.scalar_tensor,
 }  # fmt: skip
+
+
+_RECURRENT = {aten.lstm.input, aten.gru.input, aten.rnn_tanh.input, aten.rnn_relu.input}
+
+
+def _recurrent_shapes(args: Any) -> tuple[torch.Tensor, ...]:
+    """Output and last states; their own shape functions unroll every step in Python."""
+    x, states, bidirectional = args[0], args[1], args[7]
+    states = list(states) if isinstance(states, (list, tuple)) else [states]
+    width = states[0].shape[-1] * (2 if bidirectional else 1)
+    return (x.new_empty(*x.shape[:-1], width), *[state.new_empty(state.shape) for state in states])
 
 
 def _picks_by_mask(func: Any, args: Any) -> bool:
