@@ -247,18 +247,20 @@ def group(
         if end > start and which[start]:
             by_signature.setdefault(tuple(who[start:end].tolist()), []).append(int(which[start]))
         start = end
+    unit_of = np.full(len(roots), -1)
     found = []
     used: dict[str, int] = {}
     keyed = [(key, members) for key, members in by_signature.items() if key[0] < len(ports)]
     for key, classes in sorted(keyed, key=lambda item: (item[0][0], item[1][0])):
         writes = tuple(dict.fromkeys(ports[k][0].layer for k in key if k < len(ports)))
         reads = tuple(dict.fromkeys(readers[k - len(ports)][0].layer for k in key if len(ports) <= k < first))
-        number = {root: unit for unit, root in enumerate(classes)}
+        unit_of[classes] = np.arange(len(classes))
         members = []
         for k in key:
             if k >= first and ":" not in axes[k - first][0]:
                 name, axis, labels = axes[k - first]
-                members.append(Member(name, axis, tuple(number.get(r, -1) for r in roots[labels].tolist())))
+                members.append(Member(name, axis, tuple(unit_of[roots[labels]].tolist())))
+        unit_of[classes] = -1
         used[writes[0]] = used.get(writes[0], 0) + 1
         label = writes[0] if used[writes[0]] == 1 else f"{writes[0]}#{used[writes[0]]}"
         found.append((label, classes, writes, reads, tuple(members)))

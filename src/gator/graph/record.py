@@ -30,8 +30,11 @@ def modes_set(model: nn.Module, training: bool) -> Iterator[None]:
     attributes = [dict(module.__dict__) for module in modules]
     containers: list[tuple[Any, Any]] = []
     for state in attributes:
-        for value in state.values():
-            _remember(value, containers)
+        for name, value in state.items():
+            if type(value) in _CONTAINERS and (not value or name in _OF_TORCH):
+                containers.append((value, value.copy() if value else ()))
+            else:
+                _remember(value, containers)
     python_random = random.getstate()
     try:
         model.train(True)
@@ -58,6 +61,7 @@ def _remember(value: Any, containers: list[tuple[Any, Any]]) -> None:
             _remember(item, containers)
 
 
+_OF_TORCH = ("_parameters", "_buffers", "_modules")  # they hold no containers
 _CONTAINERS = (dict, list, set, OrderedDict, deque)
 
 

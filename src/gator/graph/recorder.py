@@ -71,10 +71,11 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
         self._inside_function = 0  # forward of a torch.autograd.Function runs without gradients, but has some
         self._made: set[int] = set()  # ids of real tensors computed while recording
         self._advanced: dict[int, torch.Tensor] = {}  # counters that forward advances, as they would be by now
-        self._names = {id(t): n for n, t in reversed(list(_attributes(model)))}
-        self._by_memory = {_memory(t): n for n, t in reversed(list(_attributes(model))) if t.numel()}
+        attributes = list(_attributes(model))[::-1]  # of several names the first is the one that counts
+        self._names = {id(tensor): name for name, tensor in attributes}
+        self._by_memory = {_memory(tensor): name for name, tensor in attributes if tensor.numel()}
         self._modules = {id(m): n for n, m in reversed(list(model.named_modules(remove_duplicate=False)))}
-        self.device = next((t.device for _, t in _attributes(model)), torch.device("cpu"))
+        self.device = attributes[-1][1].device if attributes else torch.device("cpu")
 
     @contextmanager
     def functions_watched(self) -> Iterator[None]:

@@ -50,7 +50,8 @@ _SIZES: dict[Any, tuple[str, ...]] = {
 def class_differs(sliced: nn.Module, plan: Any) -> str:
     """Where the sliced class does something else than the plan expects, in eval or train mode; empty if nowhere."""
     names = canonical_names(sliced)
-    for index, mode in ((1, "eval"), (0, "train")):
+    modes = ((1, "eval"),) if _same_in_both_modes(plan) else ((1, "eval"), (0, "train"))
+    for index, mode in modes:
         expected = plan.analysed.programs[index].program
         batch = expected.batch or plan.graph.inputs.batch
         try:
@@ -64,6 +65,22 @@ def class_differs(sliced: nn.Module, plan: Any) -> str:
             if not _same(emitter, one, other, found):
                 return f"in {mode} mode it runs otherwise at {one.where()}"
     return ""
+
+
+def _same_in_both_modes(plan: Any) -> bool:
+    """Whether train mode runs the same calls as eval mode, flags and counters of batches aside."""
+
+    def calls(index: int) -> list[Any]:
+        program = plan.analysed.programs[index].program
+        counters = {v.id for v in program.values if v.origin == "attribute"}
+        return [call for call in program.calls if call.mutates not in counters]
+
+    one, other = calls(0), calls(1)
+    flags = ("training", "train", "use_input_stats")
+    return len(one) == len(other) and all(
+        a.op is b.op and all(name in flags or _equal(arg, b.args.get(name)) for name, arg in a.args.items())
+        for a, b in zip(one, other, strict=True)
+    )
 
 
 def _same(emitter: Emitter, one: Call, other: Call, found: Program) -> bool:
