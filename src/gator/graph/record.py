@@ -70,11 +70,11 @@ def record(model: nn.Module, inputs: Inputs, knows: Callable[[Any], bool], *, tr
     if inputs.batch is None:
         return record_once(model, inputs, knows, training=training, batch=None, fold=True)
     first = max(inputs.batch, 2)
-    base: Program | None = None
     for fold in (True, False):
         try:
-            base = record_once(model, inputs, knows, training=training, batch=first, fold=fold)
-            return _merge(base, record_once(model, inputs, knows, training=training, batch=first + _STEP, fold=fold), first)
+            one = record_once(model, inputs, knows, training=training, batch=first, fold=fold)
+            two = record_once(model, inputs, knows, training=training, batch=first + _STEP, fold=fold)
+            return _merge(one, two, first)
         except (TraceError, _Differs, RuntimeError, ValueError, AssertionError, IndexError, TypeError):
             continue
     # Another batch size does not work at all: the network is bound to the one in the example.

@@ -252,7 +252,7 @@ _REORDERS_IN_PLACE = {aten.transpose_, aten.t_, aten.squeeze_, aten.unsqueeze_, 
 _LARGEST_KNOWN = 1 << 20
 _READS_DATA = {aten._local_scalar_dense.default, aten.is_nonzero.default, aten.equal.default, aten.nonzero.default}
 _FLOAT_FACTORIES = {
-    aten.zeros, aten.ones, aten.full, aten.empty, aten.rand, aten.randn, aten.linspace, aten.eye, aten.arange,
+    aten.zeros, aten.ones, aten.full, aten.empty, aten.rand, aten.randn, aten.linspace, aten.eye,
     aten.scalar_tensor,
 }  # fmt: skip
 
@@ -289,7 +289,7 @@ def _looks_like_first(func: Any, args: Any) -> bool:
 
 
 def _makes_floats(func: Any) -> bool:
-    return func.overloadpacket in _FLOAT_FACTORIES and func.overloadpacket is not aten.arange
+    return func.overloadpacket in _FLOAT_FACTORIES
 
 
 def _attributes(model: nn.Module) -> Iterator[tuple[str, torch.Tensor]]:

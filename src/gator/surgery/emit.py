@@ -274,12 +274,6 @@ class Emitter(ABC):
         return self.call_op(call.op, args)
 
     def _bind(self, call: Call, result: Any) -> None:
-        if isinstance(result, dict):  # output position -> node, from rewrites that know
-            for position, node in result.items():
-                value = call.outputs[position]
-                if value is not None:
-                    self._nodes[value] = node
-            return
         if len(call.op._schema.returns) == 1 and not _returns_list(call.op):
             value = call.outputs[0]
             if value is not None:
