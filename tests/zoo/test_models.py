@@ -75,7 +75,7 @@ def hugging_face(kind: str, folder: Path) -> str:
 
 @pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::FutureWarning", "ignore::UserWarning")
 @pytest.mark.parametrize("kind", ["bert", "vit", "gpt2"])
-def test_hugging_face_from_a_tiny_config(kind: str, tmp_path) -> None:
+def test_hugging_face_from_a_tiny_config(kind: str, tmp_path, torchvision) -> None:
     network = zoo.build(hugging_face(kind, tmp_path))
     model, inputs = randomised(network.model), doubled(network.example_inputs)
     graph = gator.trace(model, inputs)
