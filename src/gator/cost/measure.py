@@ -16,6 +16,7 @@ from gator.graph.macs import macs
 from gator.graph.program import needed
 from gator.graph.record import modes_set, record
 from gator.graph.rules import has_rule
+from gator.surgery.fate import macs_left
 from gator.surgery.plan import Kept, Plan
 
 
@@ -72,4 +73,4 @@ def predict_macs(graph: Hypergraph, kept: Kept) -> int:
     """The multiply-adds `measure` will count on the cut network, without building it."""
     if graph.analysed is None:
         raise GatorError("this graph was read from JSON and has no program to count; trace the model again")
-    return Plan(graph, kept).macs()
+    return macs_left(Plan(graph, kept))

@@ -54,6 +54,7 @@ class Analysed:
     edge_of: dict[int, tuple[int, int]]  # root -> (edge, unit)
     baked: frozenset[str]  # weights that the model computes and the graph takes as plain ones
     explainer: Explainer
+    free: list[bool] = field(default_factory=list)  # empty until asked: see trace.sizes_free
 
 
 @dataclass(frozen=True, repr=False)

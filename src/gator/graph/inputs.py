@@ -39,7 +39,6 @@ class Inputs:
     leaves: tuple[Any, ...]
     structure: pytree.TreeSpec  # of (args, kwargs)
     batch: int | None  # the size that axis 0 of the batched tensors has
-    free: bool = False  # whether other sizes of space (or of a sequence) run the same program
 
     def batched(self, spec: TensorSpec) -> bool:
         return self.batch is not None and len(spec.shape) > 0 and spec.shape[0] == self.batch

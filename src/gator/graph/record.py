@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import random
 from collections import OrderedDict, deque
 from collections.abc import Callable, Iterator
@@ -16,7 +17,20 @@ from torch.utils import _pytree as pytree
 from gator.errors import TraceError
 from gator.graph.inputs import Inputs, TensorSpec
 from gator.graph.program import BatchInt, Program, Ref
-from gator.graph.recorder import Recorder, Stand
+from gator.graph.recorder import Names, Recorder, Stand
+
+
+@contextmanager
+def collector_paused() -> Iterator[None]:
+    """No garbage collection inside: many small objects are made here and none of them is garbage, yet every look for some
+    goes through all of torch, a third of the time that tracing takes."""
+    was_on = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if was_on:
+            gc.enable()
 
 
 @contextmanager
@@ -31,7 +45,9 @@ def modes_set(model: nn.Module, training: bool) -> Iterator[None]:
     containers: list[tuple[Any, Any]] = []
     for state in attributes:
         for name, value in state.items():
-            if type(value) in _CONTAINERS and (not value or name in _OF_TORCH):
+            if type(value) not in _CONTAINERS:
+                continue
+            if not value or name in _OF_TORCH:
                 containers.append((value, value.copy() if value else ()))
             else:
                 _remember(value, containers)
@@ -62,23 +78,26 @@ def _remember(value: Any, containers: list[tuple[Any, Any]]) -> None:
 
 
 _OF_TORCH = ("_parameters", "_buffers", "_modules")  # they hold no containers
-_CONTAINERS = (dict, list, set, OrderedDict, deque)
+_CONTAINERS = frozenset((dict, list, set, OrderedDict, deque))
 
 
-def record(model: nn.Module, inputs: Inputs, knows: Callable[[Any], bool], *, training: bool) -> Program:
+def record(
+    model: nn.Module, inputs: Inputs, knows: Callable[[Any], bool], *, training: bool, names: Names | None = None
+) -> Program:
     """The program of `model` in train or eval mode. Recorded at two batch sizes: what differs follows the batch."""
+    names = names or Names(model)
     if inputs.batch is None:
-        return record_once(model, inputs, knows, training=training, batch=None, fold=True)
+        return record_once(model, inputs, knows, training=training, batch=None, fold=True, names=names)
     first = max(inputs.batch, 2)
     for fold in (True, False):
         try:
-            one = record_once(model, inputs, knows, training=training, batch=first, fold=fold)
+            one = record_once(model, inputs, knows, training=training, batch=first, fold=fold, names=names)
             two = record_once(model, inputs, knows, training=training, batch=first + _STEP, fold=fold)
             return _merge(one, two, first)
         except (TraceError, _Differs, RuntimeError, ValueError, AssertionError, IndexError, TypeError):
             continue
     # Another batch size does not work at all: the network is bound to the one in the example.
-    return record_once(model, inputs, knows, training=training, batch=inputs.batch, fold=True)
+    return record_once(model, inputs, knows, training=training, batch=inputs.batch, fold=True, names=names)
 
 
 def runs_at_other_sizes(model: nn.Module, inputs: Inputs, knows: Callable[[Any], bool], program: Program) -> bool:
@@ -107,10 +126,17 @@ def _doubled(spec: TensorSpec, axes: tuple[int, ...]) -> TensorSpec:
 
 
 def record_once(
-    model: nn.Module, inputs: Inputs, knows: Callable[[Any], bool], *, training: bool, batch: int | None, fold: bool
+    model: nn.Module,
+    inputs: Inputs,
+    knows: Callable[[Any], bool],
+    *,
+    training: bool,
+    batch: int | None,
+    fold: bool,
+    names: Names | None = None,
 ) -> Program:
     """The program at one batch size; `fold` computes integer tensors that follow from constants instead of recording them."""
-    recorder = Recorder(model, knows, fold=fold)
+    recorder = Recorder(names or Names(model), knows, fold=fold)
     leaves: list[Any] = []
     for position, leaf in enumerate(inputs.leaves):
         if isinstance(leaf, TensorSpec):

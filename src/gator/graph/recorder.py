@@ -20,6 +20,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from gator.errors import TraceError
 from gator.graph.program import Call, Ref, Value
+from gator.graph.shapes import quick_shape
 
 aten = torch.ops.aten
 _TORCH = str(Path(torch.__file__).parent) + os.sep
@@ -55,11 +56,26 @@ class Stand(torch.Tensor):
         raise TraceError(f"a stand-in tensor was used after recording, by {func}; the network keeps state between calls")
 
 
+class Names:
+    """The names of a model's tensors and modules, looked up once and used for every recording of it."""
+
+    def __init__(self, model: nn.Module) -> None:
+        attributes = list(_attributes(model))[::-1]  # of several names the first is the one that counts
+        self._empty = {id(tensor): name for name, tensor in attributes if not tensor.numel()}
+        self._by_memory = {_memory(tensor): name for name, tensor in attributes if tensor.numel()}
+        self.modules = {id(m): n for n, m in reversed(list(model.named_modules(remove_duplicate=False)))}
+        self.device = attributes[-1][1].device if attributes else torch.device("cpu")
+
+    def of_tensor(self, tensor: torch.Tensor) -> str | None:
+        return self._by_memory.get(_memory(tensor)) if tensor.numel() else self._empty.get(id(tensor))
+
+
 class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
     """Writes every call down. `knows(op)` says whether the op has a rule; composite ops without one are taken apart."""
 
-    def __init__(self, model: nn.Module, knows: Callable[[torch._ops.OpOverload], bool], *, fold: bool = True) -> None:
+    def __init__(self, names: Names, knows: Callable[[torch._ops.OpOverload], bool], *, fold: bool = True) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
+        self.names = names
         self.knows = knows
         self.fold = fold
         self.values: list[Value] = []
@@ -71,11 +87,7 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
         self._inside_function = 0  # forward of a torch.autograd.Function runs without gradients, but has some
         self._made: set[int] = set()  # ids of real tensors computed while recording
         self._advanced: dict[int, torch.Tensor] = {}  # counters that forward advances, as they would be by now
-        attributes = list(_attributes(model))[::-1]  # of several names the first is the one that counts
-        self._names = {id(tensor): name for name, tensor in attributes}
-        self._by_memory = {_memory(tensor): name for name, tensor in attributes if tensor.numel()}
-        self._modules = {id(m): n for n, m in reversed(list(model.named_modules(remove_duplicate=False)))}
-        self.device = attributes[-1][1].device if attributes else torch.device("cpu")
+        self.device = names.device
 
     @contextmanager
     def functions_watched(self) -> Iterator[None]:
@@ -105,13 +117,10 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
         self.values.append(Value(len(self.values), tuple(shadow.shape), shadow.dtype, origin, name, storage))
         return len(self.values) - 1
 
-    def _attribute_name(self, tensor: torch.Tensor) -> str | None:
-        return self._by_memory.get(_memory(tensor)) if tensor.numel() else self._names.get(id(tensor))
-
     def shadow_and_value(self, tensor: torch.Tensor) -> tuple[torch.Tensor, int]:
         if isinstance(tensor, Stand):
             return tensor.shadow, tensor.value
-        name = self._attribute_name(tensor)
+        name = self.names.of_tensor(tensor)
         key: Any = name if name is not None else id(tensor)
         if key not in self._known:
             self._alive.append(tensor)
@@ -162,20 +171,18 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
         meta_args = _map(args, lambda t: shadows[id(t)])
         meta_kwargs = _map(kwargs, lambda t: shadows[id(t)])
         meta_kwargs = {k: _meta_device(v) for k, v in meta_kwargs.items()}
-        if mutated is None and _looks_like_first(func, meta_args):
-            result = torch.empty_like(meta_args[0])
-        elif func in _RECURRENT:
-            result = _recurrent_shapes(meta_args)
-        elif mutated is not None:
+        if mutated is None:
+            result = quick_shape(func, meta_args) if not meta_kwargs else None
+            if result is None:
+                result = func(*[_meta_device(a) for a in meta_args], **meta_kwargs)
+        else:
             if func.overloadpacket in _REORDERS_IN_PLACE:
                 raise TraceError(
                     f"{func.overloadpacket.__name__} changes the shape of a tensor in place, which cannot be followed\n"
                     f"  at {_source()[0]}\n  Use the form without the trailing underscore."
                 )
             result = meta_args[0]
-        else:
-            result = func(*[_meta_device(a) for a in meta_args], **meta_kwargs)
-        source, module = _source(self._modules)
+        source, module = _source(self.names.modules)
         single = isinstance(result, torch.Tensor)
         results = [result] if single else list(result)
         name = func.overloadpacket.__name__
@@ -220,7 +227,7 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
         if tensors and _mutated(func, args) is tensors[0] and not isinstance(tensors[0], Stand):
             return None
         for tensor in tensors:
-            if tensor.data_known is None if isinstance(tensor, Stand) else self._attribute_name(tensor) is not None:
+            if tensor.data_known is None if isinstance(tensor, Stand) else self.names.of_tensor(tensor) is not None:
                 return None
         if any(tensor.numel() > _LARGEST_KNOWN for tensor in tensors):
             return None
@@ -236,18 +243,11 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
             return False  # it belongs to the model, which stays as it is
         if not tensors:
             return self.fold and not _makes_floats(func)
-        if any(self._attribute_name(t) is not None and t.dtype.is_floating_point for t in tensors):
+        if any(self.names.of_tensor(t) is not None and t.dtype.is_floating_point for t in tensors):
             return False
-        return self.fold or not any(self._attribute_name(t) is None for t in tensors)
+        return self.fold or not any(self.names.of_tensor(t) is None for t in tensors)
 
 
-# Their own shape functions cost milliseconds a call; the answer is that of their first argument.
-_SAME_SHAPE = {
-    aten.batch_norm, aten.layer_norm, aten.group_norm, aten.instance_norm, aten.dropout, aten.relu, aten.gelu,
-    aten.silu, aten.hardtanh, aten.hardswish, aten.hardsigmoid, aten.sigmoid, aten.tanh, aten.softmax, aten.relu6,
-    aten.leaky_relu,
-}  # fmt: skip
-_ARITHMETIC = {aten.add, aten.sub, aten.mul, aten.div}
 _REORDERS_IN_PLACE = {aten.transpose_, aten.t_, aten.squeeze_, aten.unsqueeze_, aten.swapdims_, aten.swapaxes_, aten.resize_}
 _LARGEST_KNOWN = 1 << 20
 _READS_DATA = {aten._local_scalar_dense.default, aten.is_nonzero.default, aten.equal.default, aten.nonzero.default}
@@ -257,35 +257,11 @@ _FLOAT_FACTORIES = {
 }  # fmt: skip
 
 
-_RECURRENT = {aten.lstm.input, aten.gru.input, aten.rnn_tanh.input, aten.rnn_relu.input}
-
-
-def _recurrent_shapes(args: Any) -> tuple[torch.Tensor, ...]:
-    """Output and last states; their own shape functions unroll every step in Python."""
-    x, states, bidirectional = args[0], args[1], args[7]
-    states = list(states) if isinstance(states, (list, tuple)) else [states]
-    width = states[0].shape[-1] * (2 if bidirectional else 1)
-    return (x.new_empty(*x.shape[:-1], width), *[state.new_empty(state.shape) for state in states])
-
-
 def _picks_by_mask(func: Any, args: Any) -> bool:
     """`x[mask]`: how much is picked depends on what the mask holds."""
     if func.overloadpacket is not aten.index:
         return False
     return any(isinstance(index, Stand) and index.dtype == torch.bool for index in args[1])
-
-
-def _looks_like_first(func: Any, args: Any) -> bool:
-    """Whether the result has the shape, type and layout of the first argument, without asking the shape function."""
-    if func.overloadpacket in _SAME_SHAPE:
-        return True
-    if func.overloadpacket not in _ARITHMETIC or not isinstance(args[0], torch.Tensor) or not args[0].dtype.is_floating_point:
-        return False
-    other = args[1]
-    if isinstance(other, torch.Tensor):
-        same = other.shape == args[0].shape and other.stride() == args[0].stride()
-        return same and other.dtype == args[0].dtype
-    return isinstance(other, (int, float))
 
 
 def _makes_floats(func: Any) -> bool:

@@ -19,7 +19,8 @@ from gator.graph.hypergraph import Analysed, Edge, Hypergraph, group
 from gator.graph.inputs import Inputs, describe
 from gator.graph.macs import macs
 from gator.graph.program import needed
-from gator.graph.record import record, runs_at_other_sizes
+from gator.graph.record import collector_paused, record, runs_at_other_sizes
+from gator.graph.recorder import Names
 from gator.graph.rules import has_rule
 
 
@@ -50,11 +51,17 @@ def trace_inputs(model: nn.Module, inputs: Inputs, *, fixed: tuple[str, ...], he
     """As `trace`, from inputs that are already described."""
     plain = baked(model)
     _check_names(plain, fixed, heads)
-    programs = [record(plain, inputs, has_rule, training=training) for training in (True, False)]
+    with collector_paused():
+        return _traced(model, plain, inputs, fixed, heads)
+
+
+def _traced(
+    model: nn.Module, plain: nn.Module, inputs: Inputs, fixed: tuple[str, ...], heads: str | dict[str, str]
+) -> Hypergraph:
+    names = Names(plain)
+    programs = [record(plain, inputs, has_rule, training=training, names=names) for training in (True, False)]
     if any(program.batch is None for program in programs):
         inputs = replace(inputs, batch=None)  # the network takes no other batch than this one
-    elif runs_at_other_sizes(plain, inputs, has_rule, programs[1]):
-        inputs = replace(inputs, free=True)
     integers = {name: buffer for name, buffer in plain.named_buffers() if not buffer.dtype.is_floating_point}
     analysis = analyse(programs, integers, fixed=fixed, heads=heads)
     if not isinstance(heads, str):
@@ -167,6 +174,16 @@ def retraced(graph: Hypergraph, model: nn.Module) -> Hypergraph:
     again = trace_inputs(model, graph.inputs, fixed=graph.fixed, heads=graph.heads)
     check_same(graph.edges, again.edges, TraceError)
     return again
+
+
+def sizes_free(graph: Hypergraph, model: nn.Module) -> bool:
+    """Whether other sizes of space (or of a sequence) run the program that was traced; asked of the model once."""
+    assert graph.analysed is not None
+    if not graph.analysed.free:
+        evaluated = graph.analysed.programs[1].program
+        batched = evaluated.batch is not None and graph.inputs.batch is not None
+        graph.analysed.free.append(batched and runs_at_other_sizes(baked(model), graph.inputs, has_rule, evaluated))
+    return graph.analysed.free[0]
 
 
 def _check_shapes(graph: Hypergraph, model: nn.Module) -> None:

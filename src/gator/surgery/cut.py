@@ -10,13 +10,14 @@ from torch import nn
 
 from gator.errors import CutError
 from gator.graph.hypergraph import Hypergraph
-from gator.graph.trace import retraced
+from gator.graph.record import collector_paused
+from gator.graph.trace import retraced, sizes_free
 from gator.surgery.absorb import absorb_
 from gator.surgery.compare import class_differs
 from gator.surgery.emit_cut import CutEmitter
 from gator.surgery.fold import Folded, Folder
 from gator.surgery.history import Step, remember
-from gator.surgery.masked import masked, signature_of
+from gator.surgery.masked import masked_by, signature_of
 from gator.surgery.network import CutNetwork, assembled
 from gator.surgery.plan import Kept, Plan
 from gator.surgery.slice import canonical_names, sliced_copy
@@ -30,9 +31,12 @@ def cut(model: nn.Module, graph: Hypergraph, kept: Kept, *, keep_class: bool | N
     state_dict names. `keep_class=True` insists on the class, `False` on the graph. The check runs both networks in eval mode
     on made-up inputs; `verify=False` leaves it out for the graph (the class is only ever returned checked).
     """
-    plan = Plan(retraced(graph, model), kept)
+    with collector_paused():
+        return _cut(model, Plan(retraced(graph, model), kept), keep_class, verify)
+
+
+def _cut(model: nn.Module, plan: Plan, keep_class: bool | None, verify: bool) -> nn.Module:
     sliced = sliced_copy(model, plan)
-    reason = "keep_class=False"
     if keep_class is not False:
         reason = class_problem(model, sliced, plan)
         if not reason:
@@ -50,7 +54,7 @@ def cut(model: nn.Module, graph: Hypergraph, kept: Kept, *, keep_class: bool | N
 
 def check_network(model: nn.Module, network: nn.Module, plan: Plan) -> None:
     """Raise if the fx form of a cut does not compute what the masked model computes."""
-    equal, seen = agree(model, network, plan.graph.inputs, lambda m: masked(m, plan.graph, plan.masks))
+    equal, seen = agree(model, network, plan.graph.inputs, lambda m: masked_by(plan, m))
     if not equal and draws_numbers(plan):
         raise CutError(
             f"the cut network cannot be compared with the masked one, which differs by {seen:.2e}: the network draws random "
@@ -91,7 +95,7 @@ def class_problem(model: nn.Module, sliced: nn.Module, plan: Plan) -> str:
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
-            equal, seen = agree(model, sliced, plan.graph.inputs, lambda m: masked(m, plan.graph, plan.masks))
+            equal, seen = agree(model, sliced, plan.graph.inputs, lambda m: masked_by(plan, m))
     except CutError:
         raise
     except Exception as error:  # whatever the user's code raises on sizes it did not expect
@@ -112,7 +116,8 @@ def as_network(
     objects: dict[str, Any] = {**emitters[0].objects, **emitters[1].objects}
     absorb_((train_graph, eval_graph), objects, [name for name, _ in folder.made.values()])
     persistent = frozenset(sliced.state_dict())
-    network = assembled(objects, eval_graph, train_graph, signature_of(model, plan), persistent, f"Cut{type(model).__name__}")
+    signature = signature_of(model, plan, free=sizes_free(plan.graph, model))
+    network = assembled(objects, eval_graph, train_graph, signature, persistent, f"Cut{type(model).__name__}")
     network.training = model.training
     flags = {name: module.training for name, module in sliced.named_modules()}
     for name, module in network.named_modules():

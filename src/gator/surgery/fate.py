@@ -11,6 +11,7 @@ from dataclasses import dataclass
 import torch
 
 from gator.errors import KeptError
+from gator.graph.macs import macs
 from gator.graph.program import Call, Ref, needed
 from gator.surgery.plan import Plan
 
@@ -122,3 +123,12 @@ def _blame(plan: Plan, index: int, call: Call) -> str:
         if mask is not None and not mask.any():
             return plan.edge_at(labels)
     return "?"
+
+
+def macs_left(plan: Plan) -> int:
+    """Multiply-adds of the cut network in eval mode, for the example inputs."""
+    program = plan.analysed.programs[1].program
+    live = decide(plan, 1).live
+    total = sum(macs(call, lambda v: plan.shape(1, v)) for call in program.calls if call.index in live)
+    given = plan.graph.inputs.batch
+    return total * given // program.batch if program.batch and given else total

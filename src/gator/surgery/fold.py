@@ -15,6 +15,8 @@ from torch import nn
 from gator.errors import CutError
 from gator.graph.labels import Axis
 from gator.graph.program import Call, Ref, map_refs
+from gator.surgery.rewrite import static_arguments
+from gator.surgery.slice import narrowed
 
 if TYPE_CHECKING:
     from gator.surgery.emit import Emitter
@@ -71,8 +73,6 @@ class Folder:
                 owner, _, attribute = found.name.rpartition(".")
                 self._values[key] = getattr(emitter.model.get_submodule(owner), attribute).detach()
             else:
-                from gator.surgery.slice import narrowed
-
                 axes = [emitter.alive(value, axis) for axis in range(len(found.shape))]
                 self._values[key] = narrowed(emitter.program.constants[found.name], axes)
         return self._values[key]
@@ -90,8 +90,6 @@ class Folder:
                 self._values[emitter.index, value] = result
 
     def _run(self, emitter: Emitter, call: Call) -> Any:
-        from gator.surgery.rewrite import static_arguments
-
         empty = emitter.fate.empty
         args: dict[str, Any] = {
             name: [x for x in arg if not (isinstance(x, Ref) and x.id in empty)] if isinstance(arg, list) else arg

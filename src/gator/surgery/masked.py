@@ -10,7 +10,7 @@ from torch import fx, nn
 
 from gator.errors import GatorError
 from gator.graph.hypergraph import Hypergraph
-from gator.graph.trace import retraced
+from gator.graph.trace import retraced, sizes_free
 from gator.surgery.emit import is_native
 from gator.surgery.emit_masked import MaskedEmitter
 from gator.surgery.fate import check_connected, decide
@@ -22,10 +22,10 @@ from gator.surgery.slice import canonical_names
 class MaskedForward:
     """Stands in for a model's forward; builds the graph of a mode the first time it is run in it."""
 
-    def __init__(self, model: nn.Module, plan: Plan) -> None:
+    def __init__(self, model: nn.Module, plan: Plan, *, free: bool) -> None:
         self._model = model
         self._plan = plan
-        self._signature = signature_of(model, plan)
+        self._signature = signature_of(model, plan, free=free)
         self._built: dict[bool, fx.GraphModule] = {}
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
@@ -43,16 +43,23 @@ class MaskedForward:
 @contextmanager
 def masked(model: nn.Module, graph: Hypergraph, kept: Kept) -> Iterator[nn.Module]:
     """Inside the block `model` computes with the kept channels only; afterwards it is as it was."""
-    before = model.__dict__.get("forward")  # Accelerate and others put their own there
-    if isinstance(before, MaskedForward):
+    if isinstance(model.__dict__.get("forward"), MaskedForward):
         raise GatorError("masked() cannot be nested on one model: leave the other block first")
     plan = Plan(retraced(graph, model), kept)
-    forward = MaskedForward(model, plan)
+    with masked_by(plan, model, free=sizes_free(plan.graph, model)):
+        yield model
+
+
+@contextmanager
+def masked_by(plan: Plan, model: nn.Module, *, free: bool = False) -> Iterator[None]:
+    """As `masked`; unless `free`, for inputs of the traced size only."""
+    before = model.__dict__.get("forward")  # Accelerate and others put their own there
+    forward = MaskedForward(model, plan, free=free)
     for index in (0, 1):
         plan_check(plan, index)
     try:
         model.forward = forward
-        yield model
+        yield
     finally:
         if before is None:
             del model.forward
@@ -60,10 +67,10 @@ def masked(model: nn.Module, graph: Hypergraph, kept: Kept) -> Iterator[nn.Modul
             model.forward = before
 
 
-def signature_of(model: nn.Module, plan: Plan) -> Signature:
+def signature_of(model: nn.Module, plan: Plan, *, free: bool) -> Signature:
     structures = (labelled.program.outputs[1] for labelled in plan.analysed.programs)
     train, evaluate = (None if is_native(structure) else structure for structure in structures)
-    return Signature(model.forward, plan.graph.inputs, (train, evaluate))
+    return Signature(model.forward, plan.graph.inputs, (train, evaluate), free=free)
 
 
 def plan_check(plan: Plan, index: int) -> None:

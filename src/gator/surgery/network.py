@@ -27,6 +27,8 @@ class Signature:
         forward: Callable[..., Any],
         inputs: Inputs,
         returned: tuple[pytree.TreeSpec | None, pytree.TreeSpec | None],
+        *,
+        free: bool,
     ) -> None:
         self.returned = returned
         self._parameters = inspect.signature(forward)
@@ -36,7 +38,7 @@ class Signature:
         self._tensors = [i for i, leaf in enumerate(inputs.leaves) if isinstance(leaf, TensorSpec)]
         self._places = [order.index(i) for i in self._tensors]
         self._others = [(order.index(i), leaf) for i, leaf in enumerate(inputs.leaves) if not isinstance(leaf, TensorSpec)]
-        self._shapes = [_expected(leaf, inputs) for leaf in inputs.leaves if isinstance(leaf, TensorSpec)]
+        self._shapes = [_expected(leaf, inputs, free) for leaf in inputs.leaves if isinstance(leaf, TensorSpec)]
         self.simple = not kwargs and len(args) == len(self._tensors) and all(isinstance(a, int) for a in args)
 
     def of_method(self) -> inspect.Signature:
@@ -80,12 +82,12 @@ class Signature:
         return tensors
 
 
-def _expected(spec: TensorSpec, inputs: Inputs) -> list[int | None]:
+def _expected(spec: TensorSpec, inputs: Inputs, free: bool) -> list[int | None]:
     """The sizes a traced input may have: the batch is free, and space where the network turned out not to write it down."""
     shape: list[int | None] = list(spec.shape)
     if inputs.batched(spec):
         shape[0] = None
-    if inputs.free:
+    if free:
         shape = [shape[0], *[None] * (len(shape) - 1)] if shape else shape
     return shape
 

@@ -17,7 +17,6 @@ from numpy.typing import NDArray
 from gator.errors import KeptError
 from gator.graph.hypergraph import Analysed, Edge, Hypergraph
 from gator.graph.labels import Axis
-from gator.graph.macs import macs
 from gator.graph.program import BatchInt, Program
 
 Mask = NDArray[np.bool_]
@@ -120,16 +119,6 @@ class Plan:
             if root in self.analysed.edge_of:
                 return self.graph.edges[self.analysed.edge_of[root][0]].name
         return "?"
-
-    def macs(self) -> int:
-        """Multiply-adds of the cut network in eval mode, for the example inputs."""
-        from gator.surgery.fate import decide
-
-        program = self.analysed.programs[1].program
-        live = decide(self, 1).live
-        total = sum(macs(call, lambda v: self.shape(1, v)) for call in program.calls if call.index in live)
-        given = self.graph.inputs.batch
-        return total * given // program.batch if program.batch and given else total
 
 
 def resized(size: int, count: int, program: Program) -> int:
