@@ -1,8 +1,14 @@
 """Gator: make trained networks smaller and faster by learning which channels they can live without."""
 
+from gator.cost.flops import Flops
 from gator.cost.measure import Footprint, measure, predict_macs
+from gator.cost.memory import Memory
+from gator.cost.weighted import WeightedCost
 from gator.errors import CutError, FileError, GatorError, KeptError, MissingExtraError, ModelNameError, TraceError
 from gator.files.save import load, save
+from gator.gates.calibrate import Calibration, calibrate_gamma
+from gator.gates.one_shot import one_shot
+from gator.gates.pruner import Pruner
 from gator.graph.hypergraph import Edge, Hypergraph, Member
 from gator.graph.trace import trace
 from gator.surgery.cut import cut
@@ -12,22 +18,29 @@ from gator.surgery.masked import masked
 __version__ = "0.1.0"
 
 __all__ = [
+    "Calibration",
     "CutError",
     "Edge",
     "FileError",
+    "Flops",
     "Footprint",
     "GatorError",
     "Hypergraph",
     "KeptError",
     "Member",
+    "Memory",
     "MissingExtraError",
     "ModelNameError",
+    "Pruner",
     "TraceError",
+    "WeightedCost",
+    "calibrate_gamma",
     "cut",
     "cut_",
     "load",
     "masked",
     "measure",
+    "one_shot",
     "predict_macs",
     "save",
     "trace",

@@ -13,7 +13,11 @@ class TraceError(GatorError):
 
 
 class KeptError(GatorError, ValueError):
-    """The chosen channels do not fit the graph, or would cut the input off from the output."""
+    """The chosen channels do not fit the graph, or would cut the input off from the output; `edge` names the one to blame."""
+
+    def __init__(self, message: str, edge: str = "") -> None:
+        super().__init__(message)
+        self.edge = edge
 
 
 class CutError(GatorError):

@@ -54,6 +54,7 @@ class Analysed:
     edge_of: dict[int, tuple[int, int]]  # root -> (edge, unit)
     baked: frozenset[str]  # weights that the model computes and the graph takes as plain ones
     explainer: Explainer
+    producers: tuple[Port, ...]  # the weights that write channels
     free: list[bool] = field(default_factory=list)  # empty until asked: see trace.sizes_free
 
 
@@ -74,6 +75,11 @@ class Hypergraph:
     @cached_property
     def _by_name(self) -> dict[str, Edge]:
         return {edge.name: edge for edge in self.edges}
+
+    @cached_property
+    def starts(self) -> Labels:
+        """Where the units of each edge begin when those of all edges are counted through; and, last, how many there are."""
+        return np.concatenate([[0], np.cumsum([edge.width for edge in self.edges], dtype=np.int64)])
 
     def __getitem__(self, name: str) -> Edge:
         if name not in self._by_name:

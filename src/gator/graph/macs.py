@@ -1,4 +1,8 @@
-"""Multiply-adds of a call, from the shapes of its tensors alone. A multiply-add is two FLOPs to torch, one to fvcore."""
+"""Multiply-adds of a call as products of axis sizes. A multiply-add is two FLOPs to torch, one to fvcore.
+
+`products` says which axes of which tensors are multiplied with each other, so that the same table counts a network as it
+is, as it would be after a cut, and how fast the count falls with every channel.
+"""
 
 from __future__ import annotations
 
@@ -13,81 +17,85 @@ from gator.graph.program import Call, Ref
 aten = torch.ops.aten
 Shape = Sequence[int]
 Shapes = Callable[[int], Shape]  # value id -> shape
+Factor = tuple[int, int]  # value id, axis
+Product = tuple[Factor, ...]
 
 
 def macs(call: Call, shapes: Shapes) -> int:
     """Multiply-adds of one call; 0 for operators that do not contract."""
-    count = _MACS.get(call.packet)
-    return count(call, shapes) if count else 0
+    return sum(math.prod(shapes(value)[axis] for value, axis in product) for product in products(call, shapes))
 
 
-def _shape(call: Call, shapes: Shapes, name: str, position: int | None = None) -> Shape:
+def products(call: Call, shapes: Shapes) -> list[Product]:
+    """The products of axis sizes whose sum is the call's multiply-adds."""
+    found = _PRODUCTS.get(call.packet)
+    return found(call, shapes) if found else []
+
+
+def _axes(call: Call, shapes: Shapes, name: str, axes: slice | int = slice(None), position: int | None = None) -> Product:
     arg = call.args[name]
     ref: Ref = arg if position is None else arg[position]
-    return shapes(ref.id)
+    chosen = range(len(shapes(ref.id)))[axes]
+    return tuple((ref.id, axis) for axis in ([chosen] if isinstance(chosen, int) else chosen))
 
 
-def _out(call: Call, shapes: Shapes) -> Shape:
-    assert call.outputs[0] is not None
-    return shapes(call.outputs[0])
+def _out(call: Call, shapes: Shapes) -> Product:
+    value = call.outputs[0]
+    assert value is not None
+    return tuple((value, axis) for axis in range(len(shapes(value))))
 
 
-def _linear(call: Call, shapes: Shapes) -> int:
-    return math.prod(_out(call, shapes)) * _shape(call, shapes, "weight")[-1]
+def _linear(call: Call, shapes: Shapes) -> list[Product]:
+    return [_out(call, shapes) + _axes(call, shapes, "weight", -1)]
 
 
-def _conv(call: Call, shapes: Shapes) -> int:
-    weight = _shape(call, shapes, "weight")
+def _conv(call: Call, shapes: Shapes) -> list[Product]:
     if call.args.get("transposed"):
         return _conv_transpose(call, shapes)
-    return math.prod(_out(call, shapes)) * math.prod(weight[1:])
+    return [_out(call, shapes) + _axes(call, shapes, "weight", slice(1, None))]
 
 
-def _conv_transpose(call: Call, shapes: Shapes) -> int:
-    weight = _shape(call, shapes, "weight")
-    return math.prod(_shape(call, shapes, "input")) * math.prod(weight[1:])
+def _conv_transpose(call: Call, shapes: Shapes) -> list[Product]:
+    return [_axes(call, shapes, "input") + _axes(call, shapes, "weight", slice(1, None))]
 
 
-def _matmul(call: Call, shapes: Shapes) -> int:
+def _matmul(call: Call, shapes: Shapes) -> list[Product]:
     left = next(name for name in ("self", "mat1", "batch1") if name in call.args and call.packet in _LEFT[name])
-    return math.prod(_out(call, shapes)) * _shape(call, shapes, left)[-1]
+    return [_out(call, shapes) + _axes(call, shapes, left, -1)]
 
 
-def _attention(call: Call, shapes: Shapes) -> int:
-    query, key, value = (_shape(call, shapes, name) for name in ("query", "key", "value"))
-    return math.prod(query[:-1]) * key[-2] * (query[-1] + value[-1])
+def _attention(call: Call, shapes: Shapes) -> list[Product]:
+    both = _axes(call, shapes, "query", slice(None, -1)) + _axes(call, shapes, "key", -2)
+    return [both + _axes(call, shapes, name, -1) for name in ("query", "value")]
 
 
-def _einsum(call: Call, shapes: Shapes) -> int:
+def _einsum(call: Call, shapes: Shapes) -> list[Product]:
     left, _, right = call.args["equation"].replace(" ", "").partition("->")
     terms = left.split(",")
     if len(terms) < 2:
-        return 0
-    sizes: dict[str, int] = {}
+        return []
+    chosen: dict[str, Factor] = {}
     for i, term in enumerate(terms):
-        shape = list(_shape(call, shapes, "tensors", i))
-        spread = len(shape) - len(term.replace("...", ""))
+        factors = _axes(call, shapes, "tensors", position=i)
+        spread = len(factors) - len(term.replace("...", ""))
         letters = term.replace("...", "".join(chr(0x100 + k) for k in range(spread)))
-        for letter, size in zip(letters, shape, strict=True):
-            sizes[letter] = max(sizes.get(letter, 1), int(size)) if size else 0
+        for letter, (value, axis) in zip(letters, factors, strict=True):
+            # Of an axis that is spread from one position to many, the longer side counts.
+            if letter not in chosen or shapes(chosen[letter][0])[chosen[letter][1]] == 1:
+                chosen[letter] = (value, axis)
     # A letter that only one operand has and the result has not is summed before anything is multiplied.
-    alone = {letter for letter in sizes if left.count(letter) == 1 and letter not in right} if right else set()
-    return math.prod(size for letter, size in sizes.items() if letter not in alone)
+    alone = {letter for letter in chosen if left.count(letter) == 1 and letter not in right} if right else set()
+    return [tuple(factor for letter, factor in chosen.items() if letter not in alone)]
 
 
-def _recurrent(call: Call, shapes: Shapes) -> int:
-    tokens = math.prod(_shape(call, shapes, "input")[:-1])
-    count = 0
-    for i in range(len(call.args["params"])):
-        shape = _shape(call, shapes, "params", i)
-        if len(shape) == 2:
-            count += tokens * shape[0] * shape[1]
-    return count
+def _recurrent(call: Call, shapes: Shapes) -> list[Product]:
+    tokens = _axes(call, shapes, "input", slice(None, -1))
+    weights = [_axes(call, shapes, "params", position=i) for i in range(len(call.args["params"]))]
+    return [tokens + weight for weight in weights if len(weight) == 2]
 
 
-def _bilinear(call: Call, shapes: Shapes) -> int:
-    weight = _shape(call, shapes, "weight")
-    return math.prod(_out(call, shapes)) * math.prod(weight[1:])
+def _bilinear(call: Call, shapes: Shapes) -> list[Product]:
+    return [_out(call, shapes) + _axes(call, shapes, "weight", slice(1, None))]
 
 
 _LEFT: dict[str, tuple[Any, ...]] = {
@@ -95,7 +103,7 @@ _LEFT: dict[str, tuple[Any, ...]] = {
     "mat1": (aten.addmm,),
     "batch1": (aten.baddbmm,),
 }
-_MACS: dict[Any, Callable[[Call, Shapes], int]] = {
+_PRODUCTS: dict[Any, Callable[[Call, Shapes], list[Product]]] = {
     aten.linear: _linear,
     aten.conv1d: _conv,
     aten.conv2d: _conv,

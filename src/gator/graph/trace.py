@@ -143,6 +143,7 @@ def _assemble(
             edge_of=edge_of,
             baked=baked_names,
             explainer=Explainer(analysis.space.ties, analysis.calls, roots, analysis.attributes),
+            producers=tuple(analysis.producers),
         ),
     )
 

@@ -116,7 +116,7 @@ def as_network(
     objects: dict[str, Any] = {**emitters[0].objects, **emitters[1].objects}
     absorb_((train_graph, eval_graph), objects, [name for name, _ in folder.made.values()])
     persistent = frozenset(sliced.state_dict())
-    signature = signature_of(model, plan, free=sizes_free(plan.graph, model))
+    signature = signature_of(model.forward, plan, free=sizes_free(plan.graph, model))
     network = assembled(objects, eval_graph, train_graph, signature, persistent, f"Cut{type(model).__name__}")
     network.training = model.training
     flags = {name: module.training for name, module in sliced.named_modules()}

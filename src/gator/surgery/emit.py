@@ -174,11 +174,7 @@ class Emitter(ABC):
 
     def new_attribute(self, name: str, tensor: Any) -> fx.Node:
         self.objects[name] = tensor
-        first = (
-            next(n for n in self.graph.nodes if n.op != "placeholder")
-            if len(self.graph.nodes) > len(self.program.inputs)
-            else None
-        )
+        first = next((n for n in self.graph.nodes if n.op != "placeholder"), None)
         if first is None:
             return self.graph.get_attr(name)
         with self.graph.inserting_before(first):

@@ -64,9 +64,9 @@ class MaskedEmitter(Emitter):
             else:
                 args[name][position] = masked
                 leaf = None
-        special = [(read, dead) for read, dead in reads if read.kind not in _FILL]
+        special = [dead for read, dead in reads if read.kind not in _FILL]
         if special:
-            return self._over_the_living(call, args, special)
+            return self.over_the_living(call, args, special)
         return self.plain(call, leaf, args)
 
     def _dead(self, call: Call, read: Any) -> fx.Node | None:
@@ -92,10 +92,11 @@ class MaskedEmitter(Emitter):
             return self.graph.call_function(aten.reshape.default, (node, [-1, *tail]))
         return self.index_tensor((~alive).reshape(-1, *tail), key)
 
-    def _over_the_living(self, call: Call, args: dict[str, Any], reads: list[tuple[Any, fx.Node]]) -> Any:
-        dead = reads[0][1]
-        for _, other in reads[1:]:
-            dead = self.graph.call_function(aten.logical_or.default, (dead, other))
+    def over_the_living(self, call: Call, args: dict[str, Any], dead_axes: list[fx.Node]) -> Any:
+        """A statistic over the positions that are dead along none of their axes."""
+        dead = dead_axes[0]
+        for other in dead_axes[1:]:
+            dead = self.graph.call_function(living.dead_on_either, (dead, other))
         get = args.get
         parts: tuple[Any, ...]
         if call.packet is aten.layer_norm:

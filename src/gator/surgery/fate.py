@@ -93,9 +93,11 @@ def _sums_nothing(plan: Plan, index: int, call: Call) -> bool:
             return True
         if all(v is None or 0 in plan.shape(index, v) for v in call.outputs):
             continue
+        edge = plan.edge_at(labels)
         raise KeptError(
-            f"edge {plan.edge_at(labels)!r} cannot lose all its channels: {call.where()} needs at least one of them\n"
-            "  Keep one unit, or fix the edge with trace(..., fixed=[...])."
+            f"edge {edge!r} cannot lose all its channels: {call.where()} needs at least one of them\n"
+            "  Keep one unit, or fix the edge with trace(..., fixed=[...]).",
+            edge,
         )
     return False
 
@@ -109,7 +111,8 @@ def check_connected(plan: Plan, index: int, fate: Fate) -> None:
             blame = _blame(plan, index, calls[-1]) if calls else plan.emptied[0]
             raise KeptError(
                 f"this cut would disconnect the output from the input: edge {blame!r} keeps no channel\n"
-                "  Keep at least one unit of it."
+                "  Keep at least one unit of it.",
+                blame,
             )
 
 

@@ -1,6 +1,7 @@
 """Statistics over the living channels only: what a masked network uses where a cut one simply has fewer channels.
 
-`dead` is a boolean tensor, true where a position is gone, shaped to broadcast against the input.
+`dead` is shaped to broadcast against the input: boolean, true where a position is gone, or (for gates in training) a number,
+one where it is gone, that gradients flow back to.
 """
 
 from __future__ import annotations
@@ -12,22 +13,37 @@ import torch
 from torch import Tensor
 
 
-def _count(x: Tensor, dead: Tensor, dims: Sequence[int]) -> float:
-    """How many living positions are averaged over."""
-    total = math.prod(x.shape[d] for d in dims)
-    return total * float((~dead).sum()) / dead.numel()
+def dead_on_either(one: Tensor, other: Tensor) -> Tensor:
+    return one | other if one.dtype == torch.bool else 1 - (1 - one) * (1 - other)
+
+
+def _count(x: Tensor, dead: Tensor, dims: Sequence[int], *, least: int = 0) -> Tensor | float:
+    """How many living positions are averaged over, at least `least`; a tensor with `dims` of size one where that differs."""
+    if dead.dtype == torch.bool:
+        total = math.prod(x.shape[d] for d in dims)
+        return max(total * float((~dead).sum()) / dead.numel(), least)
+    dead = dead.reshape(*[1] * (x.ndim - dead.ndim), *dead.shape)
+    times = math.prod(x.shape[d] for d in dims if dead.shape[d] == 1)
+    return ((1 - dead).sum(list(dims), keepdim=True) * times).clamp(min=least)
+
+
+def _living(x: Tensor, dead: Tensor) -> Tensor:
+    """The input with the dead at zero."""
+    return x.masked_fill(dead, 0) if dead.dtype == torch.bool else x * (1 - dead)
 
 
 def mean(x: Tensor, dead: Tensor, dim: Sequence[int] | None, keepdim: bool = False, dtype: torch.dtype | None = None) -> Tensor:
     dims = _dims(x, dim)
-    return x.masked_fill(dead, 0).sum(dims, keepdim=keepdim, dtype=dtype) / _count(x, dead, dims)
+    return _squeezed(_living(x, dead).sum(dims, keepdim=True, dtype=dtype) / _count(x, dead, dims), dims, keepdim)
 
 
 def var(x: Tensor, dead: Tensor, dim: Sequence[int] | None, correction: float | None = 1, keepdim: bool = False) -> Tensor:
     dims = _dims(x, dim)
     count = _count(x, dead, dims)
-    centred = (x - x.masked_fill(dead, 0).sum(dims, keepdim=True) / count).masked_fill(dead, 0)
-    return (centred * centred).sum(dims, keepdim=keepdim) / max(count - (1 if correction is None else correction), 0)
+    centred = _living(x - _living(x, dead).sum(dims, keepdim=True) / count, dead)
+    less = count - (1 if correction is None else correction)
+    less = less.clamp(min=0) if isinstance(less, Tensor) else max(less, 0)
+    return _squeezed((centred * centred).sum(dims, keepdim=True) / less, dims, keepdim)
 
 
 def std(x: Tensor, dead: Tensor, dim: Sequence[int] | None, correction: float | None = 1, keepdim: bool = False) -> Tensor:
@@ -46,6 +62,10 @@ def std_mean(
     return std(x, dead, dim, correction, keepdim), mean(x, dead, dim, keepdim)
 
 
+def _squeezed(x: Tensor, dims: Sequence[int], keepdim: bool) -> Tensor:
+    return x if keepdim else x.squeeze(tuple(dims))
+
+
 def _dims(x: Tensor, dim: Sequence[int] | int | None) -> list[int]:
     if dim is None or dim == []:
         return list(range(x.ndim))
@@ -61,14 +81,15 @@ def layer_norm(
 
 def rms_norm(x: Tensor, dead: Tensor, normalized_shape: Sequence[int], weight: Tensor | None, eps: float | None) -> Tensor:
     dims = list(range(x.ndim - len(normalized_shape), x.ndim))
-    alive = x.masked_fill(dead, 0)
-    square = (alive * alive).sum(dims, keepdim=True) / max(_count(x, dead, dims), 1)
+    alive = _living(x, dead)
+    square = (alive * alive).sum(dims, keepdim=True) / _count(x, dead, dims, least=1)
     return _affine(x * torch.rsqrt(square + (torch.finfo(x.dtype).eps if eps is None else eps)), weight, None)
 
 
 def group_norm(x: Tensor, dead: Tensor, groups: int, weight: Tensor | None, bias: Tensor | None, eps: float) -> Tensor:
     split = (x.shape[0], groups, x.shape[1] // groups, *x.shape[2:])
-    dead_split = dead.reshape(1, groups, x.shape[1] // groups, *[1] * (x.ndim - 2))
+    rows = dead.shape[0] if dead.ndim == x.ndim else 1  # gates may have a row an example
+    dead_split = dead.reshape(rows, groups, x.shape[1] // groups, *[1] * (x.ndim - 2))
     normal = _standardised(x.reshape(split), dead_split, list(range(2, len(split))), eps).reshape(x.shape)
     shape = [1, -1, *[1] * (x.ndim - 2)]
     return _affine(normal, None if weight is None else weight.reshape(shape), None if bias is None else bias.reshape(shape))
@@ -97,8 +118,8 @@ def batch_norm(
 
 
 def _standardised(x: Tensor, dead: Tensor, dims: list[int], eps: float) -> Tensor:
-    count = max(_count(x, dead, dims), 1)
-    centred = (x - x.masked_fill(dead, 0).sum(dims, keepdim=True) / count).masked_fill(dead, 0)
+    count = _count(x, dead, dims, least=1)
+    centred = _living(x - _living(x, dead).sum(dims, keepdim=True) / count, dead)
     return centred * torch.rsqrt((centred * centred).sum(dims, keepdim=True) / count + eps)
 
 

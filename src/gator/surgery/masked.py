@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
+import torch
 from torch import fx, nn
 
 from gator.errors import GatorError
@@ -22,10 +23,10 @@ from gator.surgery.slice import canonical_names
 class MaskedForward:
     """Stands in for a model's forward; builds the graph of a mode the first time it is run in it."""
 
-    def __init__(self, model: nn.Module, plan: Plan, *, free: bool) -> None:
+    def __init__(self, model: nn.Module, plan: Plan, *, free: bool, forward: Callable[..., Any] | None = None) -> None:
         self._model = model
         self._plan = plan
-        self._signature = signature_of(model, plan, free=free)
+        self._signature = signature_of(forward or model.forward, plan, free=free)
         self._built: dict[bool, fx.GraphModule] = {}
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
@@ -34,6 +35,7 @@ class MaskedForward:
             self._built[training] = self._build(0 if training else 1)
         return self._signature.unflatten(self._built[training](*self._signature.flatten(args, kwargs)), training)
 
+    @torch.compiler.disable  # type: ignore[untyped-decorator]
     def _build(self, index: int) -> fx.GraphModule:
         emitter = MaskedEmitter(self._plan, index, self._model, canonical_names(self._model))
         graph = emitter.emit()
@@ -67,10 +69,10 @@ def masked_by(plan: Plan, model: nn.Module, *, free: bool = False) -> Iterator[N
             model.forward = before
 
 
-def signature_of(model: nn.Module, plan: Plan, *, free: bool) -> Signature:
+def signature_of(forward: Callable[..., Any], plan: Plan, *, free: bool) -> Signature:
     structures = (labelled.program.outputs[1] for labelled in plan.analysed.programs)
     train, evaluate = (None if is_native(structure) else structure for structure in structures)
-    return Signature(model.forward, plan.graph.inputs, (train, evaluate), free=free)
+    return Signature(forward, plan.graph.inputs, (train, evaluate), free=free)
 
 
 def plan_check(plan: Plan, index: int) -> None:

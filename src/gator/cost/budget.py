@@ -1,0 +1,58 @@
+"""How much is left to spend: a share of what the network costs, or an absolute figure with its unit."""
+
+from __future__ import annotations
+
+import math
+import re
+
+from gator.errors import GatorError
+
+_PREFIXES = {"": 1.0, "K": 1e3, "M": 1e6, "G": 1e9, "T": 1e12, "KI": 2.0**10, "MI": 2.0**20, "GI": 2.0**30}
+# A word, the unit of the cost it belongs to, and how many of those it is.
+_WORDS = {
+    "MACS": ("MACs", 1.0), "MAC": ("MACs", 1.0), "FLOPS": ("MACs", 0.5), "FLOP": ("MACs", 0.5),
+    "BYTES": ("bytes", 1.0), "BYTE": ("bytes", 1.0), "B": ("bytes", 1.0),
+}  # fmt: skip
+
+
+def parse_target(target: float | str, whole: float, unit: str) -> float:
+    """The target in the unit of the cost; `whole` is what the network costs as it is."""
+    if isinstance(target, str):
+        value = _absolute(target, unit)
+        if value > whole:
+            raise GatorError(f"target={target!r} is above what the network costs now, {shown(whole, unit)}; nothing to do")
+        return value
+    if isinstance(target, bool) or not isinstance(target, (int, float)) or not 0 < target <= 1:
+        raise GatorError(
+            f"target={target!r}; expected a share of the cost above 0 and up to 1, or an absolute figure such as "
+            f'"{_example(unit)}"'
+        )
+    return float(target) * whole
+
+
+def _absolute(text: str, unit: str) -> float:
+    match = re.fullmatch(r"\s*([0-9][0-9_,]*\.?[0-9]*(?:e[+-]?[0-9]+)?)\s*([A-Za-z]+)\s*", text, re.IGNORECASE)
+    word = match.group(2).upper() if match else ""
+    for name, (belongs, factor) in _WORDS.items():
+        prefix = word.removesuffix(name)
+        if match and word.endswith(name) and prefix in _PREFIXES:
+            if belongs != unit:
+                raise GatorError(f"target={text!r} is given in {belongs}, but the cost is counted in {unit}")
+            value = float(match.group(1).replace(",", "").replace("_", "")) * factor * _PREFIXES[prefix]
+            if not value > 0:
+                break
+            return value
+    raise GatorError(f'target={text!r} cannot be read; write a figure with its unit, such as "{_example(unit)}", or a share')
+
+
+def _example(unit: str) -> str:
+    return {"MACs": "300 MMACs", "bytes": "4 MB"}.get(unit, f"100 {unit}")
+
+
+def shown(value: float, unit: str) -> str:
+    """A figure for people: 300 MMACs, 4.2 MB."""
+    if unit == "share":
+        return f"{value:.1%}"
+    power = min(max(int(math.log10(value) // 3), 0), 4) if value >= 1 else 0
+    word = {"bytes": "B"}.get(unit, unit)
+    return f"{value / 10 ** (3 * power):.4g} {['', 'K', 'M', 'G', 'T'][power]}{word}"

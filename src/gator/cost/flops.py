@@ -1,0 +1,42 @@
+"""Speed in theory: multiply-adds of one forward pass of the example inputs, from traced shapes (eq. 7)."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from torch import nn
+
+from gator.cost.price import Polynomial, Sum
+from gator.graph.hypergraph import Hypergraph
+from gator.graph.macs import products
+from gator.graph.program import needed
+from gator.graph.trace import retraced
+
+
+@dataclass(frozen=True)
+class Flops:
+    """Multiply-adds (a MAC is two FLOPs) in eval mode."""
+
+    unit = "MACs"
+
+    def on(self, model: nn.Module, graph: Hypergraph) -> Polynomial:
+        graph = retraced(graph, model)
+        assert graph.analysed is not None
+        labelled = graph.analysed.programs[1]
+        program = labelled.program
+        share = graph.inputs.batch / program.batch if program.batch and graph.inputs.batch else 1.0
+        live = needed(program)
+
+        def term(call: int, factors: tuple[tuple[int, int], ...]) -> Sum:
+            scale, axes = share, []
+            for value, axis in factors:
+                labels = labelled.axes[value][axis]
+                if labels is None:
+                    scale *= int(program.values[value].shape[axis])
+                else:
+                    axes.append(labels)
+            return Sum(scale, tuple(axes), ((1, call),))
+
+        shapes = [value.shape for value in program.values]
+        calls = [call for call in program.calls if call.index in live]
+        return Polynomial(graph, [term(c.index, p) for c in calls for p in products(c, lambda v: shapes[v])])

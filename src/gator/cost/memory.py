@@ -1,0 +1,41 @@
+"""Memory: bytes of the parameters and buffers a network keeps (eq. 6)."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+from torch import nn
+
+from gator.cost.price import Polynomial, Sum
+from gator.graph.bake import baked
+from gator.graph.hypergraph import Hypergraph
+from gator.graph.trace import named_tensors, retraced
+
+
+@dataclass(frozen=True)
+class Memory:
+    """Bytes of weights: what a file of the network, or the network at rest in memory, takes."""
+
+    unit = "bytes"
+
+    def on(self, model: nn.Module, graph: Hypergraph) -> Polynomial:
+        graph = retraced(graph, model)
+        assert graph.analysed is not None
+        readers: dict[str, list[tuple[int, int]]] = {}
+        for index, labelled in enumerate(graph.analysed.programs):
+            names = {v.id: v.name for v in labelled.program.values if v.origin == "attribute"}
+            for call in labelled.program.calls:
+                for _, value in call.tensors():
+                    if value in names and call.mutates != value:
+                        readers.setdefault(names[value], []).append((index, call.index))
+        terms, seen = [], set()
+        for name, tensor in named_tensors(baked(model)).items():
+            if id(tensor) in seen:
+                continue
+            seen.add(id(tensor))
+            axes = graph.analysed.attributes.get(name, (None,) * tensor.ndim)
+            fixed = math.prod(size for size, labels in zip(tensor.shape, axes, strict=True) if labels is None)
+            labelled_axes = tuple(labels for labels in axes if labels is not None)
+            terms.append(Sum(float(fixed * tensor.element_size()), labelled_axes, tuple(readers.get(name, ()))))
+        return Polynomial(graph, terms)

@@ -1,0 +1,119 @@
+"""Put gates on a model and take them off again, leaving no trace.
+
+While attached, the model's forward is ours: in training the network with gates, otherwise the network as if the closed
+channels were gone. Gates are no parameters of the model and not in its state_dict.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor, fx, nn
+
+from gator.errors import GatorError
+from gator.gates.emit_gated import GatedEmitter
+from gator.gates.gate import Gates
+from gator.gates.sites import drawn_together, sites_of
+from gator.graph.hypergraph import Hypergraph
+from gator.graph.trace import sizes_free
+from gator.surgery.masked import MaskedForward, signature_of
+from gator.surgery.network import Signature
+from gator.surgery.plan import Plan
+from gator.surgery.slice import canonical_names
+
+
+class GatedForward:
+    """Stands in for a model's forward. `last` holds the gates of the latest forward that can be trained."""
+
+    def __init__(self, model: nn.Module, graph: Hypergraph, per: str, gated: frozenset[int], temperature: float) -> None:
+        self.model = model
+        self.graph = graph
+        self.per = per
+        self.noisy = True  # False: training goes on with the network as it is, no channel is drawn any more
+        self.last: Tensor | None = None
+        self._gated = gated
+        reference = next((p for p in model.parameters() if p.dtype.is_floating_point), None)
+        if reference is None:
+            raise GatorError("this network has no floating-point parameters, so there is nothing to learn")
+        self._sites = sites_of(graph, 0, per, gated)
+        self.gates = Gates(
+            graph,
+            device=reference.device,
+            dtype=torch.float64 if reference.dtype == torch.float64 else torch.float32,
+            together=drawn_together(self._sites, graph),
+            temperature=temperature,
+        )
+        self._free = sizes_free(graph, model)
+        self.before = model.__dict__.get("forward")
+        self.original: Any = model.forward
+        self._batch_input, self._batch_axis_known = self._batched_input()
+        self.refresh()
+
+    def _batched_input(self) -> tuple[int, bool]:
+        """Which flat input tells how many examples there are."""
+        program = self.graph.analysed.programs[0].program if self.graph.analysed else None
+        assert program is not None
+        for position, value in enumerate(program.inputs):
+            shape = program.values[value].shape
+            if shape and type(shape[0]) is not int:
+                return position, True
+        return 0, False
+
+    def kept(self) -> dict[str, np.ndarray[Any, Any]]:
+        """The living channels of the edges that have lost some."""
+        alive = self.gates.living()
+        found = {edge.name: alive[self.gates.of_edge(i)] for i, edge in enumerate(self.graph.edges)}
+        return {name: mask for name, mask in found.items() if not mask.all()}
+
+    def refresh(self) -> None:
+        """Follow the gates after channels were closed."""
+        kept = self.kept()
+        plan = Plan(self.graph, kept)
+        self._whole = not kept
+        self._masked = MaskedForward(self.model, plan, free=self._free, forward=self.original)
+        emptied = {name: mask for name, mask in kept.items() if not mask.any()}
+        names = tuple(sorted(emptied))
+        if getattr(self, "_emptied", None) != names:
+            self._emptied = names
+            self._plan = Plan(self.graph, emptied)
+            self._signature: Signature = signature_of(self.original, self._plan, free=self._free)
+            self._trained = self._gated_graph()
+
+    def _gated_graph(self) -> fx.GraphModule:
+        gone = [i for i, edge in enumerate(self.graph.edges) if edge.name in self._emptied]
+        sites = sites_of(self.graph, 0, self.per, self._gated - frozenset(gone)) if gone else self._sites
+        emitter = GatedEmitter(self._plan, 0, self.model, canonical_names(self.model), sites, len(self.gates))
+        graph = emitter.emit()
+        return fx.GraphModule(emitter.objects, graph)
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        if not (self.model.training and self.noisy):
+            return self.original(*args, **kwargs) if self._whole else self._masked(*args, **kwargs)
+        flat = self._signature.flatten(args, kwargs)
+        rows = 1
+        if self.per == "example" and self._batch_axis_known:
+            rows = int(flat[self._batch_input].shape[0])
+        drawn = self.gates.draw(rows)
+        if torch.is_grad_enabled():
+            self.last = drawn
+        gates = torch.cat([drawn, drawn.new_ones(rows, 1)], 1)
+        return self._signature.unflatten(self._trained(gates, *flat), True)
+
+
+def attach(forward: GatedForward) -> None:
+    if isinstance(forward.model.__dict__.get("forward"), (GatedForward, MaskedForward)):
+        raise GatorError(
+            "this model has gates or a mask already: detach() the other pruner, or leave the masked() block, first"
+        )
+    forward.model.forward = forward
+
+
+def detach(forward: GatedForward) -> None:
+    if forward.model.__dict__.get("forward") is not forward:
+        return
+    if forward.before is None:
+        del forward.model.forward
+    else:
+        forward.model.forward = forward.before

@@ -1,0 +1,86 @@
+"""The gates of a network: one logit a channel, drawn once a forward for everyone who reads the channel (section 3.1).
+
+A channel passes where logit + logistic noise is not negative, so its probability to pass is the sigmoid of its logit.
+Backward the step is taken for a sigmoid of that sum. A channel that passes less often than not is closed for good.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from gator.graph.hypergraph import Hypergraph
+
+PASS_AT_FIRST = 0.995
+
+
+class _Draw(torch.autograd.Function):
+    """Hard forward, sigmoid backward."""
+
+    @staticmethod
+    def forward(ctx: Any, logits: Tensor, noise: Tensor, alive: Tensor, temperature: float) -> Tensor:
+        score = logits + noise
+        soft = torch.sigmoid(score / temperature)
+        ctx.save_for_backward(soft * (1 - soft) * alive / temperature)
+        return ((score >= 0) & alive).to(logits.dtype)
+
+    @staticmethod
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None, None, None]:
+        (slope,) = ctx.saved_tensors
+        return (grad * slope).sum(0), None, None, None
+
+
+class Gates:
+    """Logits and closed channels of all gated edges, as flat tensors in the order of the graph's edges."""
+
+    def __init__(
+        self, graph: Hypergraph, *, device: torch.device, dtype: torch.dtype, together: frozenset[int], temperature: float = 1.0
+    ) -> None:
+        self.starts = graph.starts
+        self.edge_of: NDArray[np.int64] = np.repeat(np.arange(len(graph.edges)), np.diff(graph.starts))
+        first = math.log(PASS_AT_FIRST / (1 - PASS_AT_FIRST))
+        self.logits = torch.full((len(self.edge_of),), first, device=device, dtype=dtype, requires_grad=True)
+        self.alive = torch.ones(len(self.edge_of), dtype=torch.bool, device=device)
+        self.momentum = torch.zeros_like(self.logits, requires_grad=False)
+        self.temperature = temperature
+        # Edges with a reader that knows no examples (a weight, say) have one draw for the whole batch.
+        self._together = torch.from_numpy(np.isin(self.edge_of, sorted(together))).to(device)
+        self._any_together = bool(self._together.any())
+
+    def __len__(self) -> int:
+        return len(self.edge_of)
+
+    @property
+    def probabilities(self) -> Tensor:
+        """How likely each channel is to pass; 0 for closed ones."""
+        return torch.sigmoid(self.logits.detach()) * self.alive
+
+    def living(self) -> NDArray[np.bool_]:
+        found: NDArray[np.bool_] = self.alive.cpu().numpy()
+        return found
+
+    def widths(self) -> NDArray[np.int64]:
+        """Living channels of every edge."""
+        return np.bincount(self.edge_of[self.living()], minlength=len(self.starts) - 1)
+
+    def of_edge(self, index: int) -> slice:
+        return slice(int(self.starts[index]), int(self.starts[index + 1]))
+
+    def noise(self, rows: int) -> Tensor:
+        """Logistic(0, 1) noise, a row an example."""
+        uniform = torch.rand(rows, len(self), device=self.logits.device, dtype=self.logits.dtype)
+        uniform = uniform.clamp(min=torch.finfo(self.logits.dtype).tiny)
+        return torch.log(uniform) - torch.log1p(-uniform)
+
+    def draw(self, rows: int) -> Tensor:
+        """Zeros and ones, rows x channels."""
+        noise = self.noise(rows)
+        if rows > 1 and self._any_together:
+            noise = torch.where(self._together, noise[:1], noise)
+        drawn: Tensor = _Draw.apply(self.logits, noise, self.alive, self.temperature)  # type: ignore[no-untyped-call]
+        return drawn

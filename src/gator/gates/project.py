@@ -1,0 +1,157 @@
+"""Close channels, the least wanted first, until a budget is met: never above it, and less than one unit below.
+
+A unit is one channel of an edge, or `round_to` of them. The cost falls with every unit that is closed, so the shortest
+list of closings that meets the budget is found by bisection; what the last of them saved too much is given back.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from gator.cost.budget import shown
+from gator.cost.price import Priced, fates_of
+from gator.errors import GatorError, KeptError
+from gator.graph.hypergraph import Hypergraph
+from gator.surgery.fate import check_connected
+from gator.surgery.plan import Plan
+
+Alive = NDArray[np.bool_]
+Scores = NDArray[np.float64]
+_LOOK_BACK = 300  # closings
+
+
+@dataclass
+class Limits:
+    """What may be closed: the least width of every edge, steps of widths, and edges that stay whole."""
+
+    least: NDArray[np.int64]
+    round_to: int
+
+    @staticmethod
+    def of(graph: Hypergraph, min_width: int | Mapping[str, int], round_to: int, keep: Sequence[str]) -> Limits:
+        if isinstance(round_to, bool) or not isinstance(round_to, int) or round_to < 1:
+            raise GatorError(f"round_to={round_to!r}; expected a whole number of channels, 1 or more")
+        if isinstance(keep, str):
+            raise GatorError(f"keep={keep!r} is a string; expected a list of edge names, [{keep!r}]")
+        asked = min_width if isinstance(min_width, Mapping) else {}
+        for name in (*keep, *asked):
+            graph[name]  # raises for a name that is not there, with the closest ones
+        given = [asked.get(edge.name, 0) if isinstance(min_width, Mapping) else min_width for edge in graph.edges]
+        for edge, number in zip(graph.edges, given, strict=True):
+            if isinstance(number, bool) or not isinstance(number, int) or number < 0:
+                raise GatorError(f"min_width of {edge.name!r} is {number!r}; expected a whole number, 0 or more")
+        least = [
+            edge.width if edge.name in keep else min(edge.width, number)
+            for edge, number in zip(graph.edges, given, strict=True)
+        ]
+        return Limits(np.array(least, dtype=np.int64), round_to)
+
+    def widths_down(self, edge: int, width: int) -> list[int]:
+        """The widths an edge can go down to from here, in order."""
+        steps = range(((width - 1) // self.round_to) * self.round_to, -1, -self.round_to) if width else ()
+        return [step for step in steps if step >= self.least[edge]]
+
+
+@dataclass(frozen=True)
+class Projection:
+    """The living channels that meet the budget, and the score of the last one that had to close."""
+
+    alive: Alive
+    score: float
+
+
+def project(
+    graph: Hypergraph, priced: Priced, limits: Limits, alive: Alive, scores: Scores, target: float, *, unit: str
+) -> Projection:
+    """Close the channels with the lowest scores until the cost is at most `target`."""
+    while True:
+        found = _closed(graph, priced, limits, alive, scores, target, unit)
+        blamed = blamed_edge(graph, found.alive)
+        if blamed is None:
+            return found
+        limits.least[blamed] = max(1, limits.least[blamed])
+
+
+def _closed(
+    graph: Hypergraph,
+    priced: Priced,
+    limits: Limits,
+    alive: Alive,
+    scores: Scores,
+    target: float,
+    unit: str,
+) -> Projection:
+    starts = graph.starts
+    widths = np.array([alive[a:b].sum() for a, b in itertools.pairwise(starts)], dtype=np.int64)
+    if priced.total(widths) <= target:
+        return Projection(alive.copy(), -np.inf)
+    steps: list[tuple[float, int, int]] = []  # wanted how much, edge, width after
+    order: list[NDArray[np.int64]] = []
+    for index in range(len(graph.edges)):
+        living = starts[index] + np.flatnonzero(alive[starts[index] : starts[index + 1]])
+        order.append(living[np.argsort(scores[living], kind="stable")])
+        width, highest = int(widths[index]), -np.inf
+        for lower in limits.widths_down(index, width):
+            chunk = order[-1][widths[index] - width : widths[index] - lower]
+            highest = max(highest, float(scores[chunk].mean()))  # an edge's steps stay in order
+            steps.append((highest, index, lower))
+            width = lower
+    steps.sort(key=lambda step: (step[0], step[1], -step[2]))
+
+    def after(count: int) -> NDArray[np.int64]:
+        left: NDArray[np.int64] = widths.copy()
+        for _, index, lower in steps[:count]:
+            left[index] = lower
+        return left
+
+    if priced.total(after(len(steps))) > target:
+        raise GatorError(
+            f"the target of {shown(target, unit)} cannot be reached: with everything closed that may be, "
+            f"{shown(priced.total(after(len(steps))), unit)} are left\n"
+            "  Raise the target, or loosen min_width, round_to, keep or fixed."
+        )
+    low, high = 0, len(steps)  # the first `low` are not enough, the first `high` are
+    while high - low > 1:
+        middle = (low + high) // 2
+        low, high = (low, middle) if priced.total(after(middle)) <= target else (middle, high)
+    left = _reopened(priced, steps[:high], after(high), widths, target)
+    result = alive.copy()
+    for index, width in enumerate(left):
+        result[order[index][: widths[index] - width]] = False
+    return Projection(result, steps[high - 1][0])
+
+
+def _reopened(
+    priced: Priced, closed: Sequence[tuple[float, int, int]], left: NDArray[np.int64], widths: NDArray[np.int64], target: float
+) -> NDArray[np.int64]:
+    """The last closing may have been a dear one: open again what was closed just before and still fits."""
+    before: list[tuple[int, int, int]] = []
+    current = widths.copy()
+    for _, index, lower in closed:
+        before.append((index, lower, int(current[index])))
+        current[index] = lower
+    for index, lower, wider in before[: -_LOOK_BACK - 1 : -1]:
+        if left[index] == lower and wider > lower > 0:  # an edge that went altogether stays away
+            trial = left.copy()
+            trial[index] = wider
+            left = trial if priced.total(trial) <= target else left
+    return left
+
+
+def blamed_edge(graph: Hypergraph, alive: Alive) -> int | None:
+    """An edge that must keep a channel after all, None if the network holds together."""
+    emptied = [e.name for i, e in enumerate(graph.edges) if not alive[graph.starts[i] : graph.starts[i + 1]].any()]
+    if not emptied:
+        return None
+    try:
+        plan = Plan(graph, {name: [] for name in emptied})
+        for index, fate in enumerate(fates_of(graph, emptied)):
+            check_connected(plan, index, fate)
+    except KeptError as error:
+        return next(i for i, edge in enumerate(graph.edges) if edge.name == error.edge)
+    return None

@@ -1,0 +1,392 @@
+"""`Pruner`: gates on a network inside the user's own training loop, and the smaller network that comes out of it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from contextlib import AbstractContextManager
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor, nn
+from torch import distributed as dist
+from torch.optim import Optimizer
+
+from gator.cost.budget import parse_target
+from gator.cost.price import Cost, Priced, scaled
+from gator.errors import GatorError
+from gator.gates.attach import GatedForward, attach, detach
+from gator.gates.controller import Controller
+from gator.gates.costs import cost_of
+from gator.gates.follow import old_units
+from gator.gates.gate import Gates
+from gator.gates.loss import ComputationalLoss
+from gator.gates.project import Limits, blamed_edge, project
+from gator.gates.view import live_view, summary_table
+from gator.graph.hypergraph import Hypergraph
+from gator.graph.trace import retraced, trace, trace_inputs
+from gator.surgery.cut import cut
+from gator.surgery.inplace import cut_
+
+FORMAT = 1
+
+
+class Pruner:
+    """Learns which channels of `model` can go.
+
+    Add `pruner.loss()` to the loss, and call `pruner.step(lr=...)` after the optimizer's step. `alpha` weighs the cost against
+    the original loss (eq. 4), or `target` with `steps` says what may be left of the cost after so many steps: a share, or a
+    figure such as "300 MMACs" or "4 MB". `per="example"` draws gates for every example (the paper), `per="batch"` once a
+    forward, which costs next to nothing.
+    """
+
+    def __init__(
+        self,
+        model: nn.Module,
+        example_inputs: Any = None,
+        *,
+        cost: str | Cost = "flops",
+        alpha: float | None = None,
+        target: float | str | None = None,
+        steps: int | None = None,
+        per: str = "example",
+        gamma: float = 0.2,
+        momentum: float = 0.9,
+        weight_decay: float = 0.0,
+        temperature: float = 1.0,
+        min_width: int | Mapping[str, int] = 0,
+        round_to: int = 1,
+        keep: Sequence[str] = (),
+        graph: Hypergraph | None = None,
+    ) -> None:
+        _check_settings(alpha, target, steps, per, gamma, momentum, weight_decay, temperature)
+        if (graph is None) == (example_inputs is None):
+            raise GatorError("pass example_inputs, or graph=gator.trace(...): one of them, not both")
+        self.model = model
+        self.cost: Cost = cost_of(cost)
+        self.unit: str = getattr(self.cost, "unit", type(self.cost).__name__)
+        self.per, self.gamma, self.momentum, self.weight_decay = per, gamma, momentum, weight_decay
+        self._temperature, self._keep = temperature, tuple(keep)
+        self.graph = trace(model, example_inputs) if graph is None else retraced(graph, model)
+        if not self.graph.edges:
+            raise GatorError("this network has no channels that could be removed; graph.explain(layer) says why")
+        self._limits = Limits.of(self.graph, min_width, round_to, keep)
+        self._priced: Priced = self.cost.on(model, self.graph)
+        self.whole_cost = self._priced.total([edge.width for edge in self.graph.edges])
+        self.target = None if target is None else parse_target(target, self.whole_cost, self.unit)
+        self.alpha = 0.0 if alpha is None else float(alpha)
+        self.finished = False  # True once a target is met: nothing is closed or drawn any more
+        self.steps_taken = self.steps_skipped = 0
+        self._forward = self._gated_forward()
+        self._loss = ComputationalLoss(self._priced, self.gates, self._gated)
+        self._scale = self._new_scale()
+        self._view: Any = None
+        self._controller: Controller | None = None
+        if self.target is not None:
+            assert steps is not None
+            self._controller = Controller(steps, momentum, float(self.gates.logits[0].detach()))
+            self._deciding_logit()  # raises now if the target cannot be reached
+        attach(self._forward)
+
+    @property
+    def gates(self) -> Gates:
+        return self._forward.gates
+
+    @property
+    def _gated(self) -> frozenset[int]:
+        return frozenset(i for i, edge in enumerate(self.graph.edges) if edge.name not in self._keep)
+
+    def _gated_forward(self) -> GatedForward:
+        return GatedForward(self.model, self.graph, self.per, self._gated, self._temperature)
+
+    def _new_scale(self) -> Tensor:
+        """A zero that is added to the loss: its gradient tells by what a loss scaler (or accumulation) multiplied it."""
+        return torch.zeros((), device=self.gates.logits.device, dtype=self.gates.logits.dtype, requires_grad=True)
+
+    # What the training loop calls.
+
+    def loss(self) -> Tensor:
+        """alpha times the computational loss (eq. 3), for the gates of the latest forward in train mode."""
+        if self.finished:
+            return self._scale.detach()
+        drawn = self._forward.last
+        if drawn is None:
+            raise GatorError(
+                "pruner.loss() needs a forward in train mode first: call model.train() and model(x), then pruner.loss()"
+            )
+        return self.alpha * self._loss(drawn) + self._scale
+
+    def computational_loss(self) -> float:
+        """What is open on average, as a share of the cost at the start; 1 when all gates are open for good."""
+        return float(self._loss(self.gates.probabilities[None]))
+
+    def step(self, *, lr: float) -> None:
+        """Update the gates (eq. 8), close for good what passes less often than not, and steer towards the target."""
+        if not lr >= 0:
+            raise GatorError(f"lr={lr!r}; expected the learning rate of this step, zero or more")
+        if self.finished:
+            return
+        gradient = self._gradient()
+        self.steps_taken += 1
+        if self._controller is not None:
+            self._controller.step += 1
+        if gradient is not None:
+            self._update(gradient, self._rate(lr))
+            self._close()
+        if self._controller is not None and not self.finished:
+            self._steer(lr)
+        if self._view is not None:
+            self._view.update()
+
+    def _rate(self, lr: float) -> float:
+        return self.gamma * lr if self._controller is None else self._controller.rate(lr, self.gamma)
+
+    def _gradient(self) -> Tensor | None:
+        """The mean gradient of the logits over micro-batches and processes; None if a scaler's overflow spoiled it."""
+        logits, scale = self.gates.logits, self._scale
+        if scale.grad is None:
+            raise GatorError(
+                "pruner.step() found no gradient of pruner.loss(): add it to the loss (loss = criterion(...) + pruner.loss()) "
+                "and call loss.backward() before"
+            )
+        gradient = torch.zeros_like(logits) if logits.grad is None else logits.grad
+        both = torch.cat([gradient.detach(), scale.grad.detach()[None]])
+        logits.grad = scale.grad = None
+        if dist.is_available() and dist.is_initialized() and dist.get_world_size() > 1:
+            dist.all_reduce(both)
+            dist.broadcast(both, 0)  # bit for bit the same everywhere, whatever order they were added in
+        if not bool(torch.isfinite(both).all()) or float(both[-1]) == 0:
+            self.steps_skipped += 1
+            return None
+        return both[:-1] / both[-1]
+
+    def _update(self, gradient: Tensor, rate: float) -> None:
+        gates, price = self.gates, self._loss.lambda_hat
+        with torch.no_grad():
+            if self.weight_decay:
+                gradient = gradient + self.weight_decay * gates.logits
+            # Divided by the edge's own price, every edge closes at the same pace (eq. 9). What costs nothing stays.
+            pull = torch.where(price > 0, gradient / price, 0.0)
+            gates.momentum.mul_(self.momentum).add_(pull).mul_(gates.alive)
+            gates.logits.sub_(rate * gates.momentum)
+
+    def _close(self) -> None:
+        """Close for good what passes less often than not, as far as the limits and the target allow."""
+        gates = self.gates
+        alive, logits = gates.living(), gates.logits.detach().cpu().double().numpy()
+        if not (alive & (logits < 0)).any():
+            return
+        after = alive.copy()
+        for index in range(len(self.graph.edges)):
+            part = gates.of_edge(index)
+            wanted = int((alive[part] & (logits[part] >= 0)).sum())
+            width = int(alive[part].sum())
+            fitting = [step for step in self._limits.widths_down(index, width) if step >= wanted]
+            if index in self._gated and fitting:
+                order = np.argsort(np.where(alive[part], logits[part], -np.inf), kind="stable")[::-1]
+                after[part] = False
+                after[part.start + order[: min(fitting)]] = True
+        while (blamed := blamed_edge(self.graph, after)) is not None:
+            self._limits.least[blamed] = max(1, self._limits.least[blamed])
+            part = gates.of_edge(blamed)
+            after[part.start + int(np.argmax(np.where(alive[part], logits[part], -np.inf)))] = True
+        widths = np.bincount(gates.edge_of[after], minlength=len(self.graph.edges))
+        if self.target is not None and self._priced.total(widths) <= self.target:
+            self.project()
+        else:
+            self._keep_only(after)
+
+    def _keep_only(self, alive: NDArray[np.bool_]) -> None:
+        if (alive == self.gates.living()).all():
+            return
+        self.gates.alive = torch.from_numpy(alive.copy()).to(self.gates.logits.device)
+        self.gates.momentum *= self.gates.alive
+        self._loss.refresh()
+        self._forward.refresh()
+
+    def _deciding_logit(self) -> float:
+        """The logit of the last channel that has to close for the target to be met."""
+        assert self.target is not None
+        scores = self.gates.logits.detach().cpu().double().numpy()
+        alive = self.gates.living()
+        return project(self.graph, self._priced, self._limits, alive, scores, self.target, unit=self.unit).score
+
+    def _steer(self, lr: float) -> None:
+        control = self._controller
+        assert control is not None
+        if control.due:
+            self.project()
+        elif control.step % control.every == 0 or control.step == 1:
+            self.alpha = control.alpha(self._deciding_logit(), self._rate(lr))
+
+    def project(self) -> None:
+        """Close the lowest logits until the target is met exactly, and draw no more gates from here on."""
+        if self.target is None:
+            raise GatorError("project() needs a target; this pruner was given alpha=")
+        if self.finished:
+            return
+        scores = self.gates.logits.detach().cpu().double().numpy()
+        found = project(self.graph, self._priced, self._limits, self.gates.living(), scores, self.target, unit=self.unit)
+        self._keep_only(found.alive)
+        self.finished, self._forward.noisy, self.alpha = True, False, 0.0
+
+    # What comes out.
+
+    @property
+    def kept(self) -> dict[str, list[int]]:
+        """The living channels of the edges that have lost some, as `gator.cut` and `gator.masked` take them."""
+        return {name: np.flatnonzero(mask).tolist() for name, mask in self._forward.kept().items()}
+
+    @property
+    def cost_left(self) -> float:
+        """What the network costs with the channels that live now, in the unit of the cost."""
+        return self._priced.total(self.gates.widths())
+
+    def cut(self, *, keep_class: bool | None = None) -> nn.Module:
+        """The smaller network; the one in training stays as it is, gates included. A target is met first if it is not yet."""
+        if self.target is not None:
+            self.project()
+        detach(self._forward)
+        try:
+            return cut(self.model, self.graph, self.kept, keep_class=keep_class)
+        finally:
+            attach(self._forward)
+
+    def shrink_(self, optimizer: Optimizer | None = None) -> None:
+        """Take what is closed out of the network, the gates and the optimizer's state, and go on training."""
+        if self._forward.kept():
+            old_graph, old_gates, old_forward = self.graph, self.gates, self._forward
+            old_cost = self.cost_left
+            detach(old_forward)
+            try:
+                cut_(self.model, old_graph, self.kept, optimizer=optimizer)
+            except BaseException:
+                attach(old_forward)
+                raise
+            self._take_over(old_graph, old_gates, old_forward, old_cost)
+
+    def _take_over(self, old_graph: Hypergraph, old: Gates, forward: GatedForward, old_cost: float) -> None:
+        """Gates for the network as it is now, with what the old ones had learned."""
+        self.graph = _traced_again(self.model, old_graph)
+        origin = old_units(old_graph, self.graph, old)
+        edges = old.edge_of[
+            [origin[start] for start in np.concatenate([[0], np.cumsum([e.width for e in self.graph.edges])])[:-1]]
+        ]
+        least = [min(int(self._limits.least[i]), edge.width) for i, edge in zip(edges, self.graph.edges, strict=True)]
+        self._limits = Limits(np.array(least, dtype=np.int64), self._limits.round_to)
+        names = {edge.name: i for i, edge in enumerate(old_graph.edges)}
+        kept = {names[name] for name in self._keep if name in names}
+        self._keep = tuple(edge.name for i, edge in zip(edges, self.graph.edges, strict=True) if int(i) in kept)
+        self._forward = self._gated_forward()
+        self._forward.noisy = forward.noisy
+        index = torch.as_tensor(origin, device=old.logits.device)
+        with torch.no_grad():
+            self.gates.logits.copy_(old.logits[index])
+            self.gates.momentum.copy_(old.momentum[index])
+        self._priced = self.cost.on(self.model, self.graph)
+        if self.unit not in ("MACs", "bytes"):  # a cost that is counted from the network it is given
+            now = self._priced.total([edge.width for edge in self.graph.edges])
+            self._priced = scaled(self._priced, old_cost / now) if now > 0 else self._priced
+        self._loss = ComputationalLoss(self._priced, self.gates, self._gated, whole=self._loss.whole)
+        attach(self._forward)
+
+    def detach(self) -> None:
+        """Take the gates off: the model computes as it did before, with all its channels."""
+        detach(self._forward)
+
+    # Progress and checkpoints.
+
+    def summary(self) -> str:
+        """A table: living channels, mean probability to pass and share of the cost of every edge."""
+        return summary_table(self)
+
+    def live(self) -> AbstractContextManager[None]:
+        """A table on the terminal that follows the run: `with pruner.live(): ...`."""
+        return live_view(self)
+
+    def state_dict(self) -> dict[str, Any]:
+        """Everything that is needed to go on: gates, closed channels, momentum, and where the controller is."""
+        return {
+            "format": FORMAT,
+            "edges": {edge.name: edge.width for edge in self.graph.edges},
+            "logits": self.gates.logits.detach().clone(),
+            "alive": self.gates.alive.clone(),
+            "momentum": self.gates.momentum.clone(),
+            "least": self._limits.least.tolist(),
+            "whole": self._loss.whole,
+            "whole_cost": self.whole_cost,
+            "target": self.target,
+            "alpha": self.alpha,
+            "finished": self.finished,
+            "steps_taken": self.steps_taken,
+            "steps_skipped": self.steps_skipped,
+        }
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Go on from a checkpoint of the same network, cut as it was then. On an error nothing has changed."""
+        missing = [key for key in self.state_dict() if key not in state]
+        if missing:
+            raise GatorError(f"this is not the state of a pruner: it has no {missing[0]!r}")
+        if state["format"] > FORMAT:
+            raise GatorError(f"the state has format {state['format']}, this version reads up to {FORMAT}; upgrade gator")
+        here = {edge.name: edge.width for edge in self.graph.edges}
+        if dict(state["edges"]) != here:
+            for name in (*state["edges"], *here):
+                then, now = state["edges"].get(name), here.get(name)
+                if then != now:
+                    raise GatorError(
+                        f"the state is of another network: edge {name!r} had width {then}, it has {now} here\n"
+                        "  Load the network as it was saved (gator.load after shrink_), make the pruner, then load its state."
+                    )
+        if (self.target is None) != (state["target"] is None):
+            raise GatorError("the state was saved with target= and this pruner has alpha=, or the other way round")
+        device = self.gates.logits.device
+        with torch.no_grad():
+            self.gates.logits.copy_(state["logits"])
+            self.gates.momentum.copy_(state["momentum"])
+        self.gates.alive = state["alive"].to(device).clone()
+        self._limits.least = np.array(state["least"], dtype=np.int64)
+        self._loss.whole, self.whole_cost = state["whole"], state["whole_cost"]
+        self.target, self.alpha, self.finished = state["target"], state["alpha"], state["finished"]
+        self.steps_taken, self.steps_skipped = state["steps_taken"], state["steps_skipped"]
+        if self._controller is not None:
+            self._controller.step = self.steps_taken
+        self._forward.noisy = not self.finished
+        self._loss.refresh()
+        self._forward.refresh()
+
+
+def _check_settings(
+    alpha: float | None,
+    target: float | str | None,
+    steps: int | None,
+    per: str,
+    gamma: float,
+    momentum: float,
+    weight_decay: float,
+    temperature: float,
+) -> None:
+    if (alpha is None) == (target is None):
+        raise GatorError("pass alpha= (the weight of the cost) or target= (what may be left of it): one of them, not both")
+    if alpha is not None and not alpha >= 0:
+        raise GatorError(f"alpha={alpha!r}; expected zero or more")
+    if (target is None) != (steps is None):
+        raise GatorError("target= and steps= go together: in how many steps the target is to be met")
+    if steps is not None and (isinstance(steps, bool) or not isinstance(steps, int) or steps < 1):
+        raise GatorError(f"steps={steps!r}; expected a whole number of steps, 1 or more")
+    if per not in ("example", "batch"):
+        raise GatorError(f'per={per!r}; expected "example" or "batch"')
+    for name, value, least in (("gamma", gamma, 0.0), ("temperature", temperature, 0.0)):
+        if not value > least:
+            raise GatorError(f"{name}={value!r}; expected more than zero")
+    if not 0 <= momentum < 1:
+        raise GatorError(f"momentum={momentum!r}; expected 0 or more and less than 1")
+    if not weight_decay >= 0:
+        raise GatorError(f"weight_decay={weight_decay!r}; expected zero or more")
+
+
+def _traced_again(model: nn.Module, graph: Hypergraph) -> Hypergraph:
+    modules = {name for name, _ in model.named_modules()} | {name for name, _ in model.named_parameters()}
+    heads = graph.heads if isinstance(graph.heads, str) else {k: v for k, v in graph.heads.items() if k in modules}
+    return trace_inputs(model, graph.inputs, fixed=tuple(name for name in graph.fixed if name in modules), heads=heads)

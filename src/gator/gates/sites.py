@@ -1,0 +1,142 @@
+"""Where gates are multiplied in: once for every reader of an edge, so that "gate 0" is "channel gone" to all of them.
+
+A reader is a call that mixes channels: a contraction, or a statistic over them. Of the two sides of a contraction one is
+gated: the weight when a draw holds for the whole batch (nothing the size of an activation is touched), the activation
+when every example has a draw of its own.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from gator.graph.analysis import Argument, ProgramLabels, Read, static_values
+from gator.graph.hypergraph import Hypergraph
+from gator.graph.labels import Axis
+from gator.graph.program import BatchInt, Call, Program
+
+aten = torch.ops.aten
+Units = NDArray[np.int64]  # which channel lies at each position of an axis, -1 for one without a gate
+_CONVS = (aten.conv1d, aten.conv2d, aten.conv3d, aten.convolution)
+_TRANSPOSED = (aten.conv_transpose1d, aten.conv_transpose2d, aten.conv_transpose3d)
+
+
+@dataclass(frozen=True)
+class Site:
+    """One axis of one argument of one call, to be multiplied by the gates of its channels."""
+
+    argument: Argument
+    value: int
+    axis: int
+    kind: str
+    units: Units
+    batch_axis: int | None  # where the examples lie; None: one draw for all
+    copies: str = ""  # "tile" or "each" when the batch is folded into this axis, with `units` those of one example
+
+
+def sites_of(graph: Hypergraph, index: int, per: str, gated: frozenset[int]) -> dict[int, list[Site]]:
+    """By call, for one of the graph's programs. `gated` are the edges that have gates."""
+    assert graph.analysed is not None
+    labelled = graph.analysed.programs[index]
+    unit_at = np.full(len(graph.analysed.roots), -1)
+    for root, (edge, unit) in graph.analysed.edge_of.items():
+        if edge in gated:
+            unit_at[root] = graph.starts[edge] + unit
+    finder = _Finder(labelled, unit_at[graph.analysed.roots], per)
+    found = {call.index: list(finder.sites(call)) for call in labelled.program.calls if call.index in labelled.reads}
+    return {call: sites for call, sites in found.items() if sites}
+
+
+def drawn_together(sites: dict[int, list[Site]], graph: Hypergraph) -> frozenset[int]:
+    """Edges with a reader that has one draw for the whole batch: then all their readers do."""
+    units = [site.units for found in sites.values() for site in found if site.batch_axis is None]
+    if not units:
+        return frozenset()
+    every = np.unique(np.concatenate(units))
+    return frozenset((np.searchsorted(graph.starts, every[every >= 0], side="right") - 1).tolist())
+
+
+class _Finder:
+    def __init__(self, labelled: ProgramLabels, unit_at: Units, per: str) -> None:
+        self.labelled = labelled
+        self.program: Program = labelled.program
+        self.unit_at = unit_at
+        self.per = per
+        self.static = static_values(labelled.program)
+
+    def sites(self, call: Call) -> Iterator[Site]:
+        if self.labelled.choices.get(call.index) == "groups" and call.packet in (*_CONVS, *_TRANSPOSED):
+            return  # whole groups (depthwise): what a closed channel feeds is the same channel
+        contracted: dict[bytes, list[Site]] = {}
+        for read in self.labelled.reads[call.index]:
+            site = self._site(call, read.argument, read.axis, read.kind)
+            if site is None:
+                continue
+            if read.kind != "sum":
+                yield site
+                continue
+            sides = contracted.setdefault(self._units_of(site.value, site.axis).tobytes(), [])
+            sides.append(site)
+            sides.extend(self._weight_side(call, read))
+        for sides in contracted.values():
+            yield self._chosen(sides)
+
+    def _chosen(self, sides: list[Site]) -> Site:
+        if self.per == "example":
+            own = [site for site in sides if site.batch_axis is not None]
+            if own:
+                return own[0]
+        weights = [site for site in sides if site.value in self.static]
+        return weights[0] if weights else sides[0]
+
+    def _weight_side(self, call: Call, read: Read) -> Iterator[Site]:
+        """The input axis of the weight that contracts what is read here."""
+        if read.argument != ("input", None) or call.packet not in (aten.linear, *_CONVS, *_TRANSPOSED):
+            return
+        rank = len(self.program.values[call.args["weight"].id].shape)
+        transposed = call.packet in _TRANSPOSED or bool(call.args.get("transposed"))
+        axis = rank - 1 if call.packet is aten.linear else 0 if transposed else 1
+        site = self._site(call, ("weight", None), axis, "sum")
+        if site is not None:
+            yield site
+
+    def _units_of(self, value: int, axis: int) -> Units:
+        labels = self.labelled.axes[value][axis]
+        assert labels is not None
+        return self.unit_at[labels]
+
+    def _site(self, call: Call, argument: Argument, axis: int, kind: str) -> Site | None:
+        name, position = argument
+        arg: Any = call.args[name]
+        value: int = arg.id if position is None else arg[position].id
+        labels: Axis = self.labelled.axes[value][axis]
+        if labels is None:
+            return None
+        units = self.unit_at[labels]
+        if (units < 0).all():
+            return None
+        shape = self.program.values[value].shape
+        size = shape[axis]
+        if isinstance(size, BatchInt):
+            batch = self.program.batch or 1
+            one = units[: size.slope]
+            if (units == np.tile(one, batch)).all():
+                return Site(argument, value, axis, kind, one, None, "tile")
+            return Site(argument, value, axis, kind, units[::batch], None, "each")
+        return Site(argument, value, axis, kind, units, self._batch_axis(value, axis))
+
+    def _batch_axis(self, value: int, axis: int) -> int | None:
+        if self.per != "example" or value in self.static:
+            return None
+        shape = self.program.values[value].shape
+        follow = [i for i, size in enumerate(shape) if isinstance(size, BatchInt)]
+        if len(follow) != 1 or follow[0] == axis:
+            return None
+        size = shape[follow[0]]
+        assert isinstance(size, BatchInt)
+        return follow[0] if size.slope == 1 and size.offset == 0 else None

@@ -1,0 +1,90 @@
+"""What a person sees of a run: a table of the edges, once or live."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from gator.cost.budget import shown
+from gator.errors import MissingExtraError
+
+if TYPE_CHECKING:
+    from gator.gates.pruner import Pruner
+
+Row = tuple[str, str, str, str]
+_HEAD: Row = ("edge", "living", "mean pass", "share of cost")
+
+
+def rows_of(pruner: Pruner) -> list[Row]:
+    """One row an edge: name, living of all, mean probability of the living to pass, share of the cost."""
+    gates = pruner.gates
+    widths = gates.widths()
+    probabilities = gates.probabilities.cpu().double().numpy()
+    alive = gates.living()
+    prices = pruner._priced.per_channel(widths) * widths
+    whole = max(float(prices.sum()), 1e-300)
+    rows = []
+    for index, edge in enumerate(pruner.graph.edges):
+        part = gates.of_edge(index)
+        mean = f"{float(np.mean(probabilities[part][alive[part]])):.3f}" if alive[part].any() else "-"
+        rows.append((edge.name, f"{widths[index]}/{edge.width}", mean, f"{prices[index] / whole:.1%}"))
+    return rows
+
+
+def last_line(pruner: Pruner) -> str:
+    text = f"{shown(pruner.cost_left, pruner.unit)} of {shown(pruner.whole_cost, pruner.unit)} left"
+    text += f" ({pruner.cost_left / pruner.whole_cost:.1%}), alpha {pruner.alpha:.3g}, step {pruner.steps_taken}"
+    if pruner.target is not None:
+        text += f"; target {shown(pruner.target, pruner.unit)}" + (", met" if pruner.finished else "")
+    return text
+
+
+def summary_table(pruner: Pruner) -> str:
+    rows = [_HEAD, *rows_of(pruner)]
+    widths = [max(len(row[i]) for row in rows) for i in range(4)]
+    lines = [
+        "  ".join([row[0].ljust(widths[0]), *(c.rjust(w) for c, w in zip(row[1:], widths[1:], strict=True))]) for row in rows
+    ]
+    return "\n".join([lines[0], "-" * len(lines[0]), *lines[1:], last_line(pruner)])
+
+
+class _View:
+    """Draws the table again, at most twice a second."""
+
+    def __init__(self, pruner: Pruner) -> None:
+        try:
+            from rich.live import Live
+            from rich.table import Table
+        except ImportError as error:
+            raise MissingExtraError("the live view needs Rich: pip install 'torch-gator[cli]'") from error
+        self._pruner, self._table, self._last = pruner, Table, 0.0
+        self.live = Live(self._drawn(), auto_refresh=False)
+
+    def _drawn(self) -> Any:
+        table = self._table(caption=last_line(self._pruner))
+        for column in _HEAD:
+            table.add_column(column, justify="left" if column == "edge" else "right")
+        for row in rows_of(self._pruner):
+            table.add_row(*row)
+        return table
+
+    def update(self, *, now: bool = False) -> None:
+        if now or time.monotonic() - self._last > 0.5:
+            self._last = time.monotonic()
+            self.live.update(self._drawn(), refresh=True)
+
+
+@contextmanager
+def live_view(pruner: Pruner) -> Iterator[None]:
+    view = _View(pruner)
+    with view.live:
+        pruner._view = view
+        try:
+            yield
+        finally:
+            pruner._view = None
+            view.update(now=True)
