@@ -6,6 +6,7 @@ channels were gone. Gates are no parameters of the model and not in its state_di
 
 from __future__ import annotations
 
+import copy
 from typing import Any
 
 import numpy as np
@@ -17,6 +18,7 @@ from gator.gates.emit_gated import GatedEmitter
 from gator.gates.gate import Gates
 from gator.gates.sites import drawn_together, sites_of
 from gator.graph.hypergraph import Hypergraph
+from gator.graph.program import BatchInt
 from gator.graph.trace import sizes_free
 from gator.surgery.masked import MaskedForward, signature_of
 from gator.surgery.network import Signature
@@ -26,6 +28,8 @@ from gator.surgery.slice import canonical_names
 
 class GatedForward:
     """Stands in for a model's forward. `last` holds the gates of the latest forward that can be trained."""
+
+    stands_in = True
 
     def __init__(self, model: nn.Module, graph: Hypergraph, per: str, gated: frozenset[int], temperature: float) -> None:
         self.model = model
@@ -48,18 +52,15 @@ class GatedForward:
         self._free = sizes_free(graph, model)
         self.before = model.__dict__.get("forward")
         self.original: Any = model.forward
-        self._batch_input, self._batch_axis_known = self._batched_input()
+        self._batched = self._batched_input() if per == "example" else None
         self.refresh()
 
-    def _batched_input(self) -> tuple[int, bool]:
+    def _batched_input(self) -> int | None:
         """Which flat input tells how many examples there are."""
-        program = self.graph.analysed.programs[0].program if self.graph.analysed else None
-        assert program is not None
-        for position, value in enumerate(program.inputs):
-            shape = program.values[value].shape
-            if shape and type(shape[0]) is not int:
-                return position, True
-        return 0, False
+        assert self.graph.analysed is not None
+        program = self.graph.analysed.programs[0].program
+        shapes = [program.values[value].shape for value in program.inputs]
+        return next((i for i, shape in enumerate(shapes) if shape and isinstance(shape[0], BatchInt)), None)
 
     def kept(self) -> dict[str, np.ndarray[Any, Any]]:
         """The living channels of the edges that have lost some."""
@@ -88,13 +89,18 @@ class GatedForward:
         graph = emitter.emit()
         return fx.GraphModule(emitter.objects, graph)
 
+    def __deepcopy__(self, memo: dict[int, Any]) -> GatedForward:
+        new = GatedForward.__new__(GatedForward)
+        memo[id(self)] = new
+        # A draw belongs to the forward it was made for.
+        new.__dict__ = {k: copy.deepcopy(v, memo) for k, v in self.__dict__.items() if k != "last"} | {"last": None}
+        return new
+
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         if not (self.model.training and self.noisy):
             return self.original(*args, **kwargs) if self._whole else self._masked(*args, **kwargs)
         flat = self._signature.flatten(args, kwargs)
-        rows = 1
-        if self.per == "example" and self._batch_axis_known:
-            rows = int(flat[self._batch_input].shape[0])
+        rows = 1 if self._batched is None else flat[self._batched].shape[0]
         drawn = self.gates.draw(rows)
         if torch.is_grad_enabled():
             self.last = drawn
@@ -103,10 +109,6 @@ class GatedForward:
 
 
 def attach(forward: GatedForward) -> None:
-    if isinstance(forward.model.__dict__.get("forward"), (GatedForward, MaskedForward)):
-        raise GatorError(
-            "this model has gates or a mask already: detach() the other pruner, or leave the masked() block, first"
-        )
     forward.model.forward = forward
 
 

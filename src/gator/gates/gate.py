@@ -7,7 +7,6 @@ Backward the step is taken for a sigmoid of that sum. A channel that passes less
 from __future__ import annotations
 
 import math
-from typing import Any
 
 import numpy as np
 import torch
@@ -19,20 +18,12 @@ from gator.graph.hypergraph import Hypergraph
 PASS_AT_FIRST = 0.995
 
 
-class _Draw(torch.autograd.Function):
-    """Hard forward, sigmoid backward."""
-
-    @staticmethod
-    def forward(ctx: Any, logits: Tensor, noise: Tensor, alive: Tensor, temperature: float) -> Tensor:
-        score = logits + noise
-        soft = torch.sigmoid(score / temperature)
-        ctx.save_for_backward(soft * (1 - soft) * alive / temperature)
-        return ((score >= 0) & alive).to(logits.dtype)
-
-    @staticmethod
-    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None, None, None]:
-        (slope,) = ctx.saved_tensors
-        return (grad * slope).sum(0), None, None, None
+def drawn_gates(logits: Tensor, noise: Tensor, alive: Tensor, temperature: float) -> Tensor:
+    """Zeros and ones forward, the slope of a sigmoid backward."""
+    score = logits + noise
+    hard = ((score >= 0) & alive).to(logits.dtype)
+    soft = torch.sigmoid(score / temperature) * alive
+    return hard + (soft - soft.detach())  # the bracket is zero to the last bit, and has the gradient
 
 
 class Gates:
@@ -82,5 +73,4 @@ class Gates:
         noise = self.noise(rows)
         if rows > 1 and self._any_together:
             noise = torch.where(self._together, noise[:1], noise)
-        drawn: Tensor = _Draw.apply(self.logits, noise, self.alive, self.temperature)  # type: ignore[no-untyped-call]
-        return drawn
+        return drawn_gates(self.logits, noise, self.alive, self.temperature)

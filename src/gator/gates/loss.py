@@ -25,10 +25,8 @@ class ComputationalLoss:
 
     def _prices(self) -> Floats:
         """lambda of every channel's edge; edges without gates have none."""
-        prices: np.ndarray[tuple[int], np.dtype[np.float64]] = self._priced.per_channel(self._gates.widths())[
-            self._gates.edge_of
-        ]
-        return np.where(self._has_gate, prices, 0.0)
+        prices = self._priced.per_channel(self._gates.widths())
+        return np.where(self._has_gate, prices[self._gates.edge_of], 0.0)
 
     def _sum(self) -> float:
         return float(self._prices()[self._gates.living()].sum())

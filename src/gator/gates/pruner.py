@@ -270,9 +270,7 @@ class Pruner:
         """Gates for the network as it is now, with what the old ones had learned."""
         self.graph = _traced_again(self.model, old_graph)
         origin = old_units(old_graph, self.graph, old)
-        edges = old.edge_of[
-            [origin[start] for start in np.concatenate([[0], np.cumsum([e.width for e in self.graph.edges])])[:-1]]
-        ]
+        edges = old.edge_of[origin[self.graph.starts[:-1]]]  # the old edge of every new one
         least = [min(int(self._limits.least[i]), edge.width) for i, edge in zip(edges, self.graph.edges, strict=True)]
         self._limits = Limits(np.array(least, dtype=np.int64), self._limits.round_to)
         names = {edge.name: i for i, edge in enumerate(old_graph.edges)}

@@ -39,6 +39,11 @@ def trace(
     """
     if not isinstance(model, nn.Module):
         raise TraceError(f"model is a {type(model).__name__}; expected a torch.nn.Module")
+    if getattr(model.__dict__.get("forward"), "stands_in", False):
+        raise TraceError(
+            "this model has gates or a mask on, and can only be traced without\n"
+            "  Call detach() of its pruner, or leave the masked() block, first."
+        )
     _check_heads(heads)
     if isinstance(fixed, str):
         raise TraceError(f"fixed={fixed!r} is a string; expected a list of names, [{fixed!r}]")

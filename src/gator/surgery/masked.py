@@ -23,6 +23,8 @@ from gator.surgery.slice import canonical_names
 class MaskedForward:
     """Stands in for a model's forward; builds the graph of a mode the first time it is run in it."""
 
+    stands_in = True
+
     def __init__(self, model: nn.Module, plan: Plan, *, free: bool, forward: Callable[..., Any] | None = None) -> None:
         self._model = model
         self._plan = plan

@@ -76,6 +76,9 @@ class Plan:
         self._masks: dict[int, tuple[Axis, Mask | None]] = {}  # by identity, with the labels so that it stays theirs
         self._shapes: dict[tuple[int, int], tuple[int, ...]] = {}
 
+    def __deepcopy__(self, memo: dict[int, Any]) -> Plan:
+        return self  # nothing in it ever changes
+
     @property
     def whole(self) -> bool:
         return all(mask.all() for mask in self.masks.values())
