@@ -26,15 +26,15 @@ class Block(nn.Module):
 
 
 class SmallResNet(nn.Module):
-    """Two stages of two blocks on 8x8 pictures: highways, inner edges, and a classifier."""
+    """Two stages of blocks on 8x8 pictures: highways, inner edges, and a classifier."""
 
-    def __init__(self, width: int = 8, classes: int = 10, channels: int = 1) -> None:
+    def __init__(self, width: int = 8, depth: int = 2) -> None:
         super().__init__()
-        self.stem = nn.Conv2d(channels, width, 3, 1, 1)
-        self.blocks = nn.Sequential(
-            Block(width, width), Block(width, width), Block(width, 2 * width, 2), Block(2 * width, 2 * width)
-        )
-        self.head = nn.Linear(2 * width, classes)
+        wide = 2 * width
+        self.stem = nn.Conv2d(1, width, 3, 1, 1)
+        narrow = [Block(width, width) for _ in range(depth)]
+        self.blocks = nn.Sequential(*narrow, Block(width, wide, 2), *[Block(wide, wide) for _ in range(depth - 1)])
+        self.head = nn.Linear(wide, 10)
 
     def forward(self, x: Tensor) -> Tensor:
         return self.head(self.blocks(functional.relu(self.stem(x))).mean((2, 3)))

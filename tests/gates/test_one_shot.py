@@ -1,0 +1,87 @@
+"""Criteria without training, on the same graph and with the same budget."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+from digits import accuracy, digits, fit
+from small import SmallResNet
+from torch import nn
+from torch.nn import functional
+
+import gator
+
+
+@pytest.fixture(scope="module")
+def trained():
+    torch.manual_seed(0)
+    model = SmallResNet(8)
+    fit(model, 8, 0.1, seed=0)
+    return model
+
+
+@pytest.mark.parametrize("criterion", ["l1", "l2", "taylor", "bn_scale", "geometric_median", "random"])
+def test_every_criterion_meets_the_budget_and_leaves_the_model(trained, criterion):
+    x, y, _, _ = digits()
+    graph = gator.trace(trained, x[:1])
+    before = {name: value.clone() for name, value in trained.state_dict().items()}
+    gradients = [p.grad for p in trained.parameters()]
+    loss = (lambda: functional.cross_entropy(trained(x[:256]), y[:256])) if criterion == "taylor" else None
+    kept = gator.one_shot(trained, graph, criterion, target=0.5, loss=loss)
+    macs = gator.measure(gator.cut(trained, graph, kept), x[:1]).macs
+    dearest = max(gator.Flops().on(trained, graph).per_channel([edge.width for edge in graph.edges]))
+    assert graph.macs / 2 - dearest < macs <= graph.macs / 2
+    assert all(torch.equal(value, before[name]) for name, value in trained.state_dict().items())
+    assert all(p.grad is g for p, g in zip(trained.parameters(), gradients, strict=True))
+
+
+def test_criteria_are_what_they_say():
+    """Two layers by hand: the filter to go is known for each."""
+    model = nn.Sequential(nn.Conv2d(1, 4, 1, bias=False), nn.BatchNorm2d(4), nn.Conv2d(4, 1, 1, bias=False))
+    with torch.no_grad():
+        model[0].weight.copy_(torch.tensor([3.0, -0.5, 2.0, 2.1]).reshape(4, 1, 1, 1))
+        model[1].weight.copy_(torch.tensor([1.0, 0.9, -0.1, 0.8]))
+    graph = gator.trace(model, torch.randn(1, 1, 2, 2))
+
+    def gone(criterion, **settings):
+        kept = gator.one_shot(model, graph, criterion, target=0.75, **settings)
+        return set(range(4)) - set(kept["0"])
+
+    assert gone("l1") == gone("l2") == {1}
+    assert gone("bn_scale") == {2}
+    assert gone("geometric_median") == {2}  # nearest to the others: 1.0 + 2.5 + 0.1 is the smallest sum of distances
+    x = torch.randn(8, 1, 2, 2)
+    model.eval()
+    with torch.no_grad():
+        model[2].weight.copy_(torch.tensor([0.0, 1.0, 1.0, 1.0]).reshape(1, 4, 1, 1))
+    assert gone("taylor", loss=lambda: model(x).square().mean()) == {0}  # nobody reads it, so the loss does not feel it
+    assert gone("random", seed=1) == gone("random", seed=1)
+    assert len({frozenset(gone("random", seed=seed)) for seed in range(20)}) > 1
+
+
+def test_a_criterion_beats_chance(trained):
+    _, _, x, _ = digits()
+    graph = gator.trace(trained, x[:1])
+    score = {}
+    for criterion in ("l1", "random"):
+        runs = []
+        for seed in range(3 if criterion == "random" else 1):
+            kept = gator.one_shot(trained, graph, criterion, target=0.85, seed=seed)
+            runs.append(accuracy(gator.cut(trained, graph, kept)))
+        score[criterion] = np.mean(runs)
+    assert score["l1"] > score["random"]
+
+
+def test_mistakes_are_explained(trained):
+    graph = gator.trace(trained, torch.randn(1, 1, 8, 8))
+    for words, settings in [
+        ("expected one of l1", {"criterion": "l3"}),
+        ("go together", {"criterion": "taylor"}),
+        ("go together", {"criterion": "l1", "loss": lambda: None}),
+        ("up to 1", {"target": 0}),
+        ("cannot be reached", {"target": 0.001}),
+        ("did you mean", {"keep": ["blocks.0.conv"]}),
+    ]:
+        with pytest.raises(gator.GatorError, match=words):
+            gator.one_shot(trained, graph, **({"target": 0.5} | settings))
