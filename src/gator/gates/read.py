@@ -63,62 +63,83 @@ class _GatedConv(torch.autograd.Function):
     ) -> Tensor:  # fmt: skip
         ctx.settings = (stride, padding, dilation, False, [0] * len(stride), groups)
         ctx.has_bias = bias is not None
-        ctx.save_for_backward(x, weight, gate)
-        with _closed(x, weight, gate) as (open_x, open_weight):
+        ctx.save_for_backward(x, weight)
+        ctx.closed = _Closed(gate)
+        with ctx.closed.out_of(x, weight) as (open_x, open_weight):
             result: Tensor = aten.convolution.default(open_x, open_weight, bias, *ctx.settings)
         return result
 
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, grad: Tensor) -> Any:
-        x, weight, gate = ctx.saved_tensors
-        one_row = gate.shape[0] == 1
+        x, weight = ctx.saved_tensors
+        closed: _Closed = ctx.closed
         of_x, of_weight, of_bias, of_gate = ctx.needs_input_grad[:4]
-        wanted = [of_x or (of_gate and not one_row), of_weight or (of_gate and one_row), of_bias and ctx.has_bias]
-        with _closed(x, weight, gate) as (open_x, open_weight):
+        with closed.out_of(x, weight) as (open_x, open_weight):
             sizes = [weight.shape[0]] if ctx.has_bias else None
+            wanted = [of_x or of_gate, of_weight or (of_gate and closed.one_row), of_bias and ctx.has_bias]
             grad_x, grad_weight, grad_bias = aten.convolution_backward.default(
                 grad, open_x, open_weight, sizes, *ctx.settings, wanted
             )
         grad_gate = None
-        inner, outer = (grad_weight, weight) if one_row else (grad_x, x)
         if of_gate:
-            grad_gate = torch.einsum("oc...,oc...->c", inner, outer)[None] if one_row else (inner * outer).flatten(2).sum(2)
-        if inner is not None:
-            _close_(inner, gate)
+            per_group = ctx.settings[-1] > 1
+            grad_gate = closed.gradient(grad_x, x, grad_weight, weight, per_group=per_group)
+        closed.shut_(grad_weight if closed.one_row else grad_x)
         return grad_x if of_x else None, grad_weight if of_weight else None, grad_bias, grad_gate, None, None, None, None
 
 
-@contextmanager
-def _closed(x: Tensor, weight: Tensor, gate: Tensor) -> Iterator[tuple[Tensor, Tensor]]:
-    """Both sides of the convolution with the closed channels at zero; afterwards they hold what they held."""
-    one_row = gate.shape[0] == 1
-    target = weight if one_row else x
-    shut = gate == 0
-    count = int(shut.sum())
-    if count > _MANY * gate.numel():
-        product = target * gate.reshape(*gate.shape, *[1] * (target.ndim - 2))
-        yield (x, product) if one_row else (product, weight)
-        return
-    data = target.data  # shares memory but not the version, so that autograd still trusts what it has saved
-    place = _place(shut, one_row)
-    held = data[place]
-    data[place] = 0
-    try:
-        yield x, weight
-    finally:
-        data[place] = held
+class _Closed:
+    """The channels that one draw has closed: of the weight if there is one row for the whole batch, else of the activation."""
 
+    def __init__(self, gate: Tensor) -> None:
+        self.gate = gate.detach()
+        self.one_row = gate.shape[0] == 1
+        rows, columns = (self.gate == 0).nonzero(as_tuple=True)
+        self.count = len(columns)
+        self.many = self.count > _MANY * gate.numel()
+        self.place: tuple[Any, ...] = (slice(None), columns) if self.one_row else (rows, columns)
 
-def _close_(grad: Tensor, gate: Tensor) -> None:
-    """Nothing flows back into closed channels."""
-    shut = gate == 0
-    if int(shut.sum()) > _MANY * gate.numel():
-        grad *= gate.reshape(*gate.shape, *[1] * (grad.ndim - 2))
-    else:
-        grad[_place(shut, gate.shape[0] == 1)] = 0
+    def _product(self, target: Tensor) -> Tensor:
+        return target * self.gate.reshape(*self.gate.shape, *[1] * (target.ndim - 2))
 
+    @contextmanager
+    def out_of(self, x: Tensor, weight: Tensor) -> Iterator[tuple[Tensor, Tensor]]:
+        """Both sides of the convolution with the closed channels at zero; afterwards they hold what they held."""
+        if not self.count:
+            yield x, weight
+            return
+        target = weight if self.one_row else x
+        if self.many:
+            product = self._product(target)
+            yield (x, product) if self.one_row else (product, weight)
+            return
+        data = target.data  # shares memory but not the version, so that autograd still trusts what it has saved
+        held = data[self.place]
+        data[self.place] = 0
+        try:
+            yield x, weight
+        finally:
+            data[self.place] = held
 
-def _place(shut: Tensor, one_row: bool) -> tuple[Any, ...]:
-    rows, columns = shut.nonzero(as_tuple=True)
-    return (slice(None), columns) if one_row else (rows, columns)
+    def gradient(self, grad_x: Tensor, x: Tensor, grad_weight: Tensor, weight: Tensor, *, per_group: bool) -> Tensor:
+        """Of the gates. What a channel adds to the loss shows on the activation and on the weight alike while it is open,
+        so the smaller of the two is asked; on the side that was closed it shows for closed channels too."""
+        if not self.one_row:
+            return (grad_x * x).flatten(2).sum(2)
+        if self.many or per_group or weight.numel() <= x.numel():
+            return (grad_weight * weight).transpose(0, 1).flatten(1).sum(1)[None]
+        found = (grad_x * x).flatten(2).sum((0, 2))
+        if self.count:
+            columns = self.place[1]
+            found[columns] = (grad_weight[:, columns] * weight[:, columns]).transpose(0, 1).flatten(1).sum(1)
+        return found[None]
+
+    def shut_(self, grad: Tensor | None) -> None:
+        """Nothing flows back into closed channels."""
+        if grad is None or not self.count:
+            return
+        if self.many:
+            grad.copy_(self._product(grad))
+        else:
+            grad[self.place] = 0
