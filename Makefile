@@ -25,6 +25,7 @@ format: .venv/dev
 
 bench: .venv/dev
 	$(BIN)/python benchmarks/trace.py
+	$(BIN)/python benchmarks/gating.py
 
 zoo: .venv/dev
 	$(BIN)/python benchmarks/zoo.py

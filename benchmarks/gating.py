@@ -1,22 +1,20 @@
-"""A training step with gates beside a plain one: time, interleaved in one run, and peak memory, a process each.
+"""A training step with gates beside a plain one: time, interleaved in one run, and peak memory.
 
     python benchmarks/gating.py [--rounds 12] [--eager]
 
 SGD with momentum, on ResNet-56 (batch 128, 32x32) and ResNet-50 (batch 8, 128x128), eager and compiled. The ratio is the median
 over rounds of the gated step over the plain step of the same round, the spread half the distance between the quartiles.
-Memory is what the process takes at its peak beyond what it takes once torch is imported: weights, gradients, momentum and
-activations; the median of three processes. `--eager` leaves the compiled part out.
+Memory is what torch holds at the peak of a step, counted allocation by allocation: weights, gradients, momentum and
+activations. `--eager` leaves the compiled part out.
 """
 
 from __future__ import annotations
 
 import argparse
+import gc
 import statistics
-import subprocess
-import sys
 import time
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import torch
@@ -81,42 +79,38 @@ def ratios(name: str, shape: tuple[int, ...], rounds: int, *, compiled: bool) ->
 
 
 def peak_mb(name: str, shape: tuple[int, ...], variant: str) -> float:
-    """In this process: what two steps take at their peak."""
-    before = _peak_kb()
+    """What torch holds at the peak of a step: what lies there before it, and every allocation and release during it."""
     step = step_of(name, shape, variant)
     step()
     step()
-    return (_peak_kb() - before) / 1024
+    for parameter in [t for t in gc.get_objects() if type(t) is nn.Parameter]:
+        parameter.grad = None  # the step would release it, which the profiler does not see
+    gc.collect()
+    held = {t.untyped_storage().data_ptr(): t.untyped_storage().nbytes() for t in gc.get_objects() if type(t) in _KINDS}
+    with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU], profile_memory=True) as profile:
+        step()
+    events = [e for e in profile.profiler.kineto_results.events() if e.name() == "[memory]"]
+    level = peak = sum(held.values())
+    for event in sorted(events, key=lambda e: e.start_ns()):
+        level += event.nbytes()
+        peak = max(peak, level)
+    return peak / 1e6
 
 
-def _peak_kb() -> int:
-    """Of this process alone: the figure of getrusage begins with that of the parent."""
-    status = Path("/proc/self/status").read_text()
-    return int(next(line for line in status.splitlines() if line.startswith("VmHWM")).split()[1])
-
-
-def memory(label: str, variant: str) -> float:
-    command = [sys.executable, __file__, "--memory", label, variant]
-    runs = [float(subprocess.run(command, check=True, capture_output=True, text=True).stdout) for _ in range(3)]
-    return statistics.median(runs)
+_KINDS = (torch.Tensor, nn.Parameter)
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--rounds", type=int, default=12)
     parser.add_argument("--eager", action="store_true")
-    parser.add_argument("--memory", nargs=2, help=argparse.SUPPRESS)
     options = parser.parse_args()
     make_importable()
-    if options.memory:
-        label, variant = options.memory
-        print(peak_mb(*NETWORKS[label], variant))
-        return
     print(f"{torch.get_num_threads()} threads, {options.rounds} rounds, torch {torch.__version__}\n")
     print("| network | | plain step s | gates per | time | limit | peak MB | memory | limit |")
     print("| --- | --- | --- | --- | --- | --- | --- | --- | --- |", flush=True)
     for label, (name, shape) in NETWORKS.items():
-        plain = memory(label, "plain")
+        plain = peak_mb(name, shape, "plain")
         for compiled in (False,) if options.eager else (False, True):
             seconds, found = ratios(name, shape, options.rounds, compiled=compiled)
             for variant, (ratio, spread) in found.items():
@@ -126,7 +120,7 @@ def main() -> None:
                 if compiled:
                     row += " | | |"
                 else:
-                    mb = memory(label, variant)
+                    mb = peak_mb(name, shape, variant)
                     row += f" {mb:.0f} ({plain:.0f} plain) | {mb / plain:.3f} | {limit_memory} |"
                 print(row, flush=True)
 

@@ -18,11 +18,18 @@ def python(*args: str, folder: Path) -> subprocess.CompletedProcess:
 
 
 def test_the_python_runs_as_it_stands(tmp_path) -> None:
-    (code,) = re.findall(r"```python\n(.*?)```", README, re.S)
+    code, _ = re.findall(r"```python\n(.*?)```", README, re.S)
     result = python("-W", "error", "-c", code, folder=tmp_path)
     assert result.returncode == 0, result.stderr
     assert result.stdout.startswith("30\nconv1 16\n('conv1', 'layer1.0.conv2')\n")
     assert (tmp_path / "small.safetensors").exists()
+
+
+def test_the_training_loop_runs_as_it_stands(tmp_path) -> None:
+    _, code = re.findall(r"```python\n(.*?)```", README, re.S)
+    result = python("-W", "error", "-c", code, folder=tmp_path)
+    assert result.returncode == 0, result.stderr
+    assert "target 324.4 MMACs, met" in result.stdout
 
 
 def test_the_example_prints_the_table_that_is_shown(tmp_path) -> None:

@@ -33,7 +33,9 @@ def batches(x: Tensor, y: Tensor, generator: torch.Generator) -> Iterator[tuple[
         yield moved[:, :, down : down + 8, right : right + 8], y[part]
 
 
-def fit(model: nn.Module, epochs: int, lr: float, *, seed: int, pruner: gator.Pruner | None = None, cosine: bool = True) -> None:
+def fit(
+    model: nn.Module, epochs: int, lr: float, *, seed: int, pruner: gator.Pruner | None = None, cosine: bool = True
+) -> None:
     x, y, _, _ = digits()
     generator = torch.Generator().manual_seed(seed)
     optimizer = torch.optim.SGD(model.parameters(), lr=lr, momentum=0.9, weight_decay=5e-4, nesterov=True)
