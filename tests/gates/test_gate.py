@@ -37,7 +37,7 @@ def test_the_straight_through_gradient_is_the_analytic_one(temperature):
     logits = torch.randn(5, dtype=torch.float64, requires_grad=True)
     noise, weight = torch.randn(3, 5, dtype=torch.float64), torch.randn(3, 5, dtype=torch.float64)
     alive = torch.tensor([True, True, False, True, True])
-    drawn = drawn_gates(logits, noise, alive, temperature)
+    drawn = drawn_gates(logits, noise, alive, ~alive, temperature)
     assert torch.equal(drawn, ((logits + noise >= 0) & alive).double())
     (drawn * weight).sum().backward()
     soft = torch.sigmoid((logits.detach() + noise) / temperature)
@@ -142,7 +142,7 @@ def test_the_quick_convolution_is_the_plain_one(rows, share, groups, channels_la
     for tensor in leaves[:2]:
         assert tensor.grad_fn is None
     before = [t.detach().clone() for t in leaves]
-    quick = gated_conv(*leaves[:3], leaves[3], [2], [1], [1], groups)
+    quick = gated_conv(*leaves, rows == 1, [2], [1], [1], groups)
     assert type(quick.grad_fn).__name__ == "_GatedConvBackward"
     a, b, c, g = plain
     if rows == 1:

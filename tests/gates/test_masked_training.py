@@ -137,7 +137,7 @@ def test_a_block_that_is_gone_is_gone_in_training_too():
     x = torch.randn(3, 1, 8, 8).double()
     pruner = gator.Pruner(model, x, alpha=1.0)
     with torch.no_grad():
-        inner = [i for i, edge in enumerate(pruner.graph.edges) if edge.name == "blocks.1.conv1"][0]
+        inner = next(i for i, edge in enumerate(pruner.graph.edges) if edge.name == "blocks.1.conv1")
         pruner.gates.logits[pruner.gates.of_edge(inner)] = -1.0
     pruner._close()
     steady(pruner)

@@ -81,7 +81,7 @@ def test_a_target_is_met_in_the_given_steps(steps, settings_):
     assert pruner.finished
     assert seen == sorted(seen, reverse=True)  # what is closed stays closed
     assert pruner.cost_left <= pruner.target
-    dearest = max(pruner._priced.per_channel([e.width for e in pruner.graph.edges])) * settings_.get("round_to", 1)
+    dearest = max(pruner.priced.per_channel([e.width for e in pruner.graph.edges])) * settings_.get("round_to", 1)
     assert pruner.target - pruner.cost_left < dearest
     footprint = gator.measure(pruner.cut(), x)
     assert (footprint.bytes if settings_.get("cost") == "memory" else footprint.macs) == pruner.cost_left
@@ -186,3 +186,21 @@ def test_flops_are_those_torch_counts(name, torchvision):
     with torch.no_grad():
         pruner.gates.logits.fill_(50.0)
     assert pruner.computational_loss() == pytest.approx(1.0, rel=1e-5)
+
+
+def test_bytes_of_a_network_without_a_block_are_within_the_target():
+    """A block that is gone leaves a constant behind, which takes memory too."""
+    torch.manual_seed(0)
+    model = SmallResNet(8)
+    x = torch.randn(2, 1, 8, 8)
+    pruner = gator.Pruner(model, x, cost="memory", target=0.6, steps=10)
+    names = [edge.name for edge in pruner.graph.edges]
+    with torch.no_grad():
+        for block in (0, 3):
+            part = pruner.gates.of_edge(names.index(f"blocks.{block}.conv1"))
+            pruner.gates.logits[part] = 0.1
+    pruner.project()
+    small = pruner.cut()
+    assert 0 in pruner.gates.widths()
+    assert any(name.startswith("folded_") for name, _ in small.named_parameters())
+    assert gator.measure(small, x).bytes <= pruner.target

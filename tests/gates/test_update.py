@@ -198,7 +198,7 @@ def test_a_compiled_model_has_gates_too():
 
 
 def test_the_loss_is_one_at_the_start_and_counts_what_is_open():
-    pruner, x, y = pair(alpha=1.0)
+    pruner, x, _ = pair(alpha=1.0)
     steady(pruner)
     pruner.model(x)
     assert float(pruner.loss().detach()) == pytest.approx(1.0, rel=1e-12)
@@ -232,7 +232,6 @@ def test_mistakes_are_explained():
     fails("cannot be reached", target=0.00001, steps=10)
     fails("counted in MACs", target="4 MB", steps=10)
     fails("cannot be read", target="4 parsecs", steps=10)
-    fails("nothing to do", target="4 GMACs", steps=10)
     fails("pass example_inputs, or graph", alpha=1.0, inputs=None)
 
     pruner = gator.Pruner(model, x, alpha=1.0)

@@ -18,10 +18,7 @@ _WORDS = {
 def parse_target(target: float | str, whole: float, unit: str) -> float:
     """The target in the unit of the cost; `whole` is what the network costs as it is."""
     if isinstance(target, str):
-        value = _absolute(target, unit)
-        if value > whole:
-            raise GatorError(f"target={target!r} is above what the network costs now, {shown(whole, unit)}; nothing to do")
-        return value
+        return _absolute(target, unit)
     if isinstance(target, bool) or not isinstance(target, (int, float)) or not 0 < target <= 1:
         raise GatorError(
             f"target={target!r}; expected a share of the cost above 0 and up to 1, or an absolute figure such as "
@@ -33,7 +30,7 @@ def parse_target(target: float | str, whole: float, unit: str) -> float:
 def _absolute(text: str, unit: str) -> float:
     match = re.fullmatch(r"\s*([0-9][0-9_,]*\.?[0-9]*(?:e[+-]?[0-9]+)?)\s*([A-Za-z]+)\s*", text, re.IGNORECASE)
     word = match.group(2).upper() if match else ""
-    for name, (belongs, factor) in _WORDS.items():
+    for name, (belongs, factor) in (_WORDS | {unit.upper(): (unit, 1.0)}).items():
         prefix = word.removesuffix(name)
         if match and word.endswith(name) and prefix in _PREFIXES:
             if belongs != unit:

@@ -51,16 +51,21 @@ def measure(model: nn.Module, example_inputs: Any, *, latency: bool = False, rou
     total = sum(macs(call, lambda v: program.values[v].shape) for call in program.calls if call.index in live)
     if program.batch and inputs.batch:
         total = total * inputs.batch // program.batch
-    tensors = {id(t): t for t in [*model.parameters(), *model.buffers()]}
     timing = _latency(model, example_inputs, rounds) if latency else None
     return Footprint(
         macs=total,
         flops=2 * total,
         params=sum(parameter.numel() for parameter in model.parameters()),
-        bytes=sum(tensor.numel() * tensor.element_size() for tensor in tensors.values()),
+        bytes=bytes_of(model),
         latency_ms=timing.median_ms if timing else None,
         timing=timing,
     )
+
+
+def bytes_of(model: nn.Module) -> int:
+    """Bytes of parameters and buffers, tied ones once."""
+    tensors = {id(t): t for t in [*model.parameters(), *model.buffers()]}
+    return sum(tensor.numel() * tensor.element_size() for tensor in tensors.values())
 
 
 def _latency(model: nn.Module, example_inputs: Any, rounds: int) -> Timing:

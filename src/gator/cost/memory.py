@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 from torch import nn
 
+from gator.cost.measure import bytes_of
 from gator.cost.price import Polynomial, Sum
 from gator.graph.bake import baked
 from gator.graph.hypergraph import Hypergraph
@@ -18,6 +19,10 @@ class Memory:
     """Bytes of weights: what a file of the network, or the network at rest in memory, takes."""
 
     unit = "bytes"
+
+    def measured(self, network: nn.Module) -> float:
+        """The bytes of a finished network."""
+        return float(bytes_of(network))
 
     def on(self, model: nn.Module, graph: Hypergraph) -> Polynomial:
         graph = retraced(graph, model)

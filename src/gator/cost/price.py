@@ -6,7 +6,7 @@ of the edges that lie on it. The cost of a channel (lambda of eq. 6 and 7) is th
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -36,7 +36,11 @@ class Priced(Protocol):
 
 
 class Cost(Protocol):
-    """What is to be saved. `on` looks at a network once and says what its widths cost."""
+    """What is to be saved. `on` looks at a network once and says what its widths cost.
+
+    A cost may also have `unit`, a word for people; `measured(network)`, what a finished network really costs: a target is then
+    met by that figure; and `again(model, graph, wholes)`, for a cost that is relative to the first network it saw.
+    """
 
     def on(self, model: nn.Module, graph: Hypergraph) -> Priced: ...
 
@@ -133,20 +137,3 @@ def fates_of(graph: Hypergraph, emptied: Iterable[str]) -> tuple[Fate, Fate]:
     """What becomes of every call, in train and eval mode, when these edges keep nothing."""
     plan = Plan(graph, {name: [] for name in emptied})
     return decide(plan, 0), decide(plan, 1)
-
-
-def scaled(priced: Priced, by: float) -> Priced:
-    return _Scaled(priced.total, priced.per_channel, by)
-
-
-@dataclass(frozen=True)
-class _Scaled:
-    of_total: Callable[[Widths], float]
-    of_channels: Callable[[Widths], Floats]
-    by: float
-
-    def total(self, widths: Widths) -> float:
-        return self.by * self.of_total(widths)
-
-    def per_channel(self, widths: Widths) -> Floats:
-        return self.by * self.of_channels(widths)

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 from torch import nn
 
-from gator.cost.price import Cost, Floats, Priced, Widths, scaled
+from gator.cost.price import Cost, Floats, Priced, Widths
 from gator.errors import GatorError
 from gator.graph.hypergraph import Hypergraph
 
@@ -27,24 +27,29 @@ class WeightedCost:
                 raise GatorError(f"the weight of {type(cost).__name__} is {weight}; expected a number above zero")
         object.__setattr__(self, "parts", parts)
 
-    def on(self, model: nn.Module, graph: Hypergraph) -> Priced:
+    def on(self, model: nn.Module, graph: Hypergraph) -> _Together:
         whole = [edge.width for edge in graph.edges]
-        found = []
-        for cost, weight in self.parts:
-            priced = cost.on(model, graph)
-            total = priced.total(whole)
+        return self.again(model, graph, tuple(cost.on(model, graph).total(whole) for cost, _ in self.parts))
+
+    def again(self, model: nn.Module, graph: Hypergraph, wholes: tuple[float, ...]) -> _Together:
+        """On a smaller network, as shares of what the first one cost."""
+        for (cost, _), total in zip(self.parts, wholes, strict=True):
             if not total > 0:
                 raise GatorError(f"{type(cost).__name__} says that the whole network costs {total}; expected more than zero")
-            found.append(scaled(priced, weight / total))
-        return _Together(tuple(found))
+        priced = tuple(cost.on(model, graph) for cost, _ in self.parts)
+        shares = tuple(weight / total for (_, weight), total in zip(self.parts, wholes, strict=True))
+        return _Together(priced, shares, wholes)
 
 
 @dataclass(frozen=True)
 class _Together:
     parts: tuple[Priced, ...]
+    shares: tuple[float, ...]
+    wholes: tuple[float, ...]
 
     def total(self, widths: Widths) -> float:
-        return sum(part.total(widths) for part in self.parts)
+        return sum(share * part.total(widths) for part, share in zip(self.parts, self.shares, strict=True))
 
     def per_channel(self, widths: Widths) -> Floats:
-        return np.asarray(sum(part.per_channel(widths) for part in self.parts))
+        prices = [share * part.per_channel(widths) for part, share in zip(self.parts, self.shares, strict=True)]
+        return np.sum(prices, axis=0)  # type: ignore[no-any-return]

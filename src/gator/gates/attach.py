@@ -7,6 +7,8 @@ channels were gone. Gates are no parameters of the model and not in its state_di
 from __future__ import annotations
 
 import copy
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import numpy as np
@@ -37,7 +39,6 @@ class GatedForward:
         self.per = per
         self.noisy = True  # False: training goes on with the network as it is, no channel is drawn any more
         self.last: Tensor | None = None
-        self._gated = gated
         reference = next((p for p in model.parameters() if p.dtype.is_floating_point), None)
         if reference is None:
             raise GatorError("this network has no floating-point parameters, so there is nothing to learn")
@@ -83,9 +84,7 @@ class GatedForward:
             self._trained = self._gated_graph()
 
     def _gated_graph(self) -> fx.GraphModule:
-        gone = [i for i, edge in enumerate(self.graph.edges) if edge.name in self._emptied]
-        sites = sites_of(self.graph, 0, self.per, self._gated - frozenset(gone)) if gone else self._sites
-        emitter = GatedEmitter(self._plan, 0, self.model, canonical_names(self.model), sites, len(self.gates))
+        emitter = GatedEmitter(self._plan, 0, self.model, canonical_names(self.model), self._sites, len(self.gates))
         graph = emitter.emit()
         return fx.GraphModule(emitter.objects, graph)
 
@@ -98,8 +97,15 @@ class GatedForward:
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         if not (self.model.training and self.noisy):
+            if torch.is_grad_enabled():
+                self.last = None  # a draw of another forward is not for this loss
             return self.original(*args, **kwargs) if self._whole else self._masked(*args, **kwargs)
         flat = self._signature.flatten(args, kwargs)
+        if flat[0].device != self.gates.logits.device:
+            raise GatorError(
+                f"the inputs are on {flat[0].device}, the gates on {self.gates.logits.device}\n"
+                "  Move the model to its device first, then make the pruner."
+            )
         rows = 1 if self._batched is None else flat[self._batched].shape[0]
         drawn = self.gates.draw(rows)
         if torch.is_grad_enabled():
@@ -112,10 +118,29 @@ def attach(forward: GatedForward) -> None:
     forward.model.forward = forward
 
 
-def detach(forward: GatedForward) -> None:
-    if forward.model.__dict__.get("forward") is not forward:
-        return
-    if forward.before is None:
-        del forward.model.forward
-    else:
-        forward.model.forward = forward.before
+def detach(forward: GatedForward) -> bool:
+    """Take the gates off; says whether they were on."""
+    found = forward.model.__dict__.get("forward")
+    if found is forward:
+        if forward.before is None:
+            del forward.model.forward
+        else:
+            forward.model.forward = forward.before
+        return True
+    if found is not forward.before:
+        raise GatorError(
+            "something else has replaced model.forward since the gates were put on, and cannot be taken apart\n"
+            "  Undo it first: accelerator.unwrap_model(model, keep_fp32_wrapper=False) for Accelerate's mixed precision."
+        )
+    return False
+
+
+@contextmanager
+def gates_off(forward: GatedForward) -> Iterator[None]:
+    """The model without gates inside the block, as it was afterwards."""
+    was_on = detach(forward)
+    try:
+        yield
+    finally:
+        if was_on:
+            attach(forward)

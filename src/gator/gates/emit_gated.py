@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Mapping
 from typing import Any
 
@@ -10,7 +11,7 @@ import torch
 from torch import Tensor, fx, nn
 
 from gator.gates.read import gated_conv, multiplied
-from gator.gates.sites import Site
+from gator.gates.sites import Site, Units
 from gator.graph.program import BatchInt, Call
 from gator.surgery.emit_masked import MaskedEmitter
 from gator.surgery.layers import Leaf
@@ -24,8 +25,8 @@ _EXTREMES = {"max": float("-inf"), "min": float("inf")}
 class GatedEmitter(MaskedEmitter):
     """Takes the drawn gates as first input: rows x (channels and one more column of ones).
 
-    `plan` holds only edges that are closed altogether: behind those the network takes another form (section 5 of the
-    design), so they are masked, not gated.
+    `plan` holds only edges that are closed altogether: behind those the network takes another form, a constant, which is
+    masked as well as gated.
     """
 
     def __init__(
@@ -38,25 +39,27 @@ class GatedEmitter(MaskedEmitter):
         values = self.program.values
         self._written = {values[call.mutates].storage for call in self.program.calls if call.mutates is not None}
         self._picked: dict[Any, fx.Node] = {}
+        self._parts: dict[bool, fx.Node] = {}
         self._products: dict[Any, fx.Node] = {}
 
     def write(self, call: Call, leaf: Leaf | None, args: dict[str, Any]) -> Any:
         sites = self._sites.get(call.index, [])
-        if not sites or any(value in self.fate.folded for _, value in call.tensors()):
+        if not sites or (call.packet is aten.batch_norm and call.args["input"].id in self.fate.folded):
             return super().write(call, leaf, args)
         sums = [site for site in sites if site.kind == "sum"]
         if len(sites) == 1 and sums and call.packet in _CONVS and self._whole_rows(sites[0]):
             get = args.get
             settings = (get("stride", [1]), get("padding", [0]), get("dilation", [1]), get("groups", 1))
+            on_weight = sites[0].argument[0] == "weight"
             return self.graph.call_function(
-                gated_conv, (args["input"], args["weight"], get("bias"), self._rows_of(sites[0]), *settings)
+                gated_conv, (args["input"], args["weight"], get("bias"), self._rows_of(sites[0]), on_weight, *settings)
             )
         for site in sums:
             leaf = leaf if leaf is not None and site.argument == (leaf.data, None) else None
             args = self._with(args, site, self._times(self._argument_at(args, site), site))
         for site in sites:
             if site.kind in _EXTREMES:
-                shut = self.graph.call_function(_shut, (self._spread(site),))
+                shut = self.graph.call_function(_shut, (self._spread(site), site.axis - len(self.shape(site.value))))
                 filled = (self._argument_at(args, site), shut, _EXTREMES[site.kind])
                 args = self._with(args, site, self.graph.call_function(aten.masked_fill.Scalar, filled))
         statistics = [site for site in sites if site.kind != "sum" and site.kind not in _EXTREMES]
@@ -95,17 +98,37 @@ class GatedEmitter(MaskedEmitter):
         units = np.where(site.units < 0, self._ones, site.units)
         key = (units.tobytes(), site.batch_axis is None)
         if key not in self._picked:
-            node = self._gates
-            if site.batch_axis is None:
-                node = self.graph.call_function(aten.slice.Tensor, (node, 0, 0, 1))
-            start, count = int(units[0]), len(units)
-            if (units == np.arange(start, start + count)).all():
-                node = self.graph.call_function(aten.slice.Tensor, (node, 1, start, start + count))
+            edge = self._edge_that_is(units)
+            if edge is not None:
+                node = self._of_edge(edge, one_row=site.batch_axis is None)
             else:
                 index = self.index_tensor(units, f"_units_{self.index}_{len(self._picked)}")
+                node = self._gates
+                if site.batch_axis is None:
+                    node = self.graph.call_function(aten.slice.Tensor, (node, 0, 0, 1))
                 node = self.graph.call_function(aten.index_select.default, (node, 1, index))
             self._picked[key] = node
         return self._picked[key]
+
+    def _edge_that_is(self, units: Units) -> int | None:
+        """The edge whose channels these are, all of them and in order."""
+        starts = self.plan.graph.starts
+        edge = int(np.searchsorted(starts, units[0], side="right")) - 1
+        if units[0] == self._ones or len(units) != starts[edge + 1] - starts[edge]:
+            return None
+        return edge if (units == np.arange(starts[edge], starts[edge + 1])).all() else None
+
+    def _of_edge(self, edge: int, *, one_row: bool) -> fx.Node:
+        """The gates of an edge. All are split off at once: backward that is one join instead of one sum a reader."""
+        if one_row not in self._parts:
+            widths = [*np.diff(self.plan.graph.starts).tolist(), 1]
+            with self.graph.inserting_after(self._gates):
+                node = self._gates
+                if one_row:
+                    node = self.graph.call_function(aten.slice.Tensor, (node, 0, 0, 1))
+            with self.graph.inserting_after(node):
+                self._parts[one_row] = self.graph.call_function(aten.split_with_sizes.default, (node, widths, 1))
+        return self.graph.call_function(operator.getitem, (self._parts[one_row], edge))
 
     def _spread(self, site: Site) -> fx.Node:
         """The gates of a site, shaped to multiply the argument."""
@@ -132,5 +155,7 @@ def _dead(gate: Tensor, x: Tensor) -> Tensor:
     return 1 - gate.to(x.dtype)
 
 
-def _shut(gate: Tensor) -> Tensor:
-    return gate == 0
+def _shut(gate: Tensor, axis: int) -> Tensor:
+    """Where a gate is shut, unless all of them are: an extreme of nothing is not a number."""
+    shut = gate == 0
+    return shut & ~shut.all(axis, keepdim=True)

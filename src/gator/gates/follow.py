@@ -2,16 +2,42 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 import numpy as np
+import torch
 from numpy.typing import NDArray
+from torch import Tensor
 
 from gator.errors import GatorError
 from gator.gates.gate import Gates
 from gator.graph.hypergraph import Hypergraph
 
 
-def old_units(before: Hypergraph, after: Hypergraph, gates: Gates) -> NDArray[np.int64]:
-    """For every channel of `after`, in order, its place among the gates of `before`, read off the parameters they share."""
+@dataclass(frozen=True)
+class Origin:
+    """Pairs of a channel of the smaller network and one of the larger. Where a unit now stands for several, all are there."""
+
+    new: NDArray[np.int64]
+    old: NDArray[np.int64]
+    count: int
+
+    @property
+    def first(self) -> NDArray[np.int64]:
+        """One old channel for every new one."""
+        found = np.full(self.count, -1, dtype=np.int64)
+        found[self.new] = self.old
+        return found
+
+    def carried(self, values: Tensor) -> Tensor:
+        """What the old channels had, for the new ones; the mean where there are several."""
+        new, old = (torch.as_tensor(part, device=values.device) for part in (self.new, self.old))
+        total = values.new_zeros(self.count).index_add_(0, new, values[old])
+        return total / values.new_zeros(self.count).index_add_(0, new, torch.ones_like(values[old]))
+
+
+def origin_of(before: Hypergraph, after: Hypergraph, gates: Gates) -> Origin:
+    """Which channel of `before` each channel of `after` was, read off the parameters they share."""
     alive = gates.living()
     origin: dict[tuple[str, int], list[int]] = {}  # (parameter, axis) -> old channel at each surviving position
     for index, edge in enumerate(before.edges):
@@ -22,16 +48,18 @@ def old_units(before: Hypergraph, after: Hypergraph, gates: Gates) -> NDArray[np
                     channel = int(gates.starts[index]) + unit
                     places[position] = channel if alive[channel] else -1
     survivors = {key: [channel for channel in places if channel != -1] for key, places in origin.items()}
-    result: list[int] = []
-    for edge in after.edges:
-        found = [-1] * edge.width
+    pairs: set[tuple[int, int]] = set()
+    for index, edge in enumerate(after.edges):
         for member in edge.members:
             places = survivors.get((member.parameter, member.axis), [])
             if len(places) == len(member.units):
-                for channel, unit in zip(places, member.units, strict=True):
-                    if unit >= 0 and channel >= 0:
-                        found[unit] = channel
-        if -1 in found:
-            raise GatorError(f"edge {edge.name!r} of the smaller network was not found in the larger one; please report this")
-        result.extend(found)
-    return np.array(result, dtype=np.int64)
+                start = int(after.starts[index])
+                found = zip(member.units, places, strict=True)
+                pairs.update((start + unit, channel) for unit, channel in found if unit >= 0 and channel >= 0)
+    new, old = np.array(sorted(pairs), dtype=np.int64).reshape(-1, 2).T
+    count = int(after.starts[-1])
+    if len(np.unique(new)) != count:
+        missing = int(np.setdiff1d(np.arange(count), new)[0])
+        edge = after.edges[int(np.searchsorted(after.starts, missing, side="right")) - 1]
+        raise GatorError(f"edge {edge.name!r} of the smaller network was not found in the larger one; please report this")
+    return Origin(new, old, count)

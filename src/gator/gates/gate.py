@@ -18,11 +18,11 @@ from gator.graph.hypergraph import Hypergraph
 PASS_AT_FIRST = 0.995
 
 
-def drawn_gates(logits: Tensor, noise: Tensor, alive: Tensor, temperature: float) -> Tensor:
+def drawn_gates(logits: Tensor, noise: Tensor, alive: Tensor, held: Tensor, temperature: float) -> Tensor:
     """Zeros and ones forward, the slope of a sigmoid backward."""
     score = logits + noise
-    hard = ((score >= 0) & alive).to(logits.dtype)
-    soft = torch.sigmoid(score / temperature) * alive
+    hard = (((score >= 0) | held) & alive).to(logits.dtype)
+    soft = torch.sigmoid(score / temperature) * (alive & ~held)
     return hard + (soft - soft.detach())  # the bracket is zero to the last bit, and has the gradient
 
 
@@ -37,6 +37,8 @@ class Gates:
         first = math.log(PASS_AT_FIRST / (1 - PASS_AT_FIRST))
         self.logits = torch.full((len(self.edge_of),), first, device=device, dtype=dtype, requires_grad=True)
         self.alive = torch.ones(len(self.edge_of), dtype=torch.bool, device=device)
+        # Open whatever their logits say: channels that would close if a limit did not keep them.
+        self.held = torch.zeros_like(self.alive)
         self.momentum = torch.zeros_like(self.logits, requires_grad=False)
         self.temperature = temperature
         # Edges with a reader that knows no examples (a weight, say) have one draw for the whole batch.
@@ -49,7 +51,7 @@ class Gates:
     @property
     def probabilities(self) -> Tensor:
         """How likely each channel is to pass; 0 for closed ones."""
-        return torch.sigmoid(self.logits.detach()) * self.alive
+        return torch.where(self.held, 1.0, torch.sigmoid(self.logits.detach())) * self.alive
 
     def living(self) -> NDArray[np.bool_]:
         found: NDArray[np.bool_] = self.alive.cpu().numpy()
@@ -73,4 +75,4 @@ class Gates:
         noise = self.noise(rows)
         if rows > 1 and self._any_together:
             noise = torch.where(self._together, noise[:1], noise)
-        return drawn_gates(self.logits, noise, self.alive, self.temperature)
+        return drawn_gates(self.logits, noise, self.alive, self.held, self.temperature)

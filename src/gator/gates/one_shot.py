@@ -15,9 +15,9 @@ import torch
 from torch import Tensor, nn
 
 from gator.cost.budget import parse_target
+from gator.cost.by_name import cost_of
 from gator.cost.price import Cost
 from gator.errors import GatorError
-from gator.gates.costs import cost_of
 from gator.gates.project import Limits, Scores, project
 from gator.graph.hypergraph import Edge, Hypergraph
 from gator.graph.trace import named_tensors, retraced

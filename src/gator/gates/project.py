@@ -14,10 +14,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gator.cost.budget import shown
-from gator.cost.price import Priced, fates_of
+from gator.cost.price import Priced
 from gator.errors import GatorError, KeptError
 from gator.graph.hypergraph import Hypergraph
-from gator.surgery.fate import check_connected
+from gator.surgery.fate import check_connected, decide
 from gator.surgery.plan import Plan
 
 Alive = NDArray[np.bool_]
@@ -25,7 +25,7 @@ Scores = NDArray[np.float64]
 _LOOK_BACK = 300  # closings
 
 
-@dataclass
+@dataclass(frozen=True)
 class Limits:
     """What may be closed: the least width of every edge, steps of widths, and edges that stay whole."""
 
@@ -51,6 +51,14 @@ class Limits:
         ]
         return Limits(np.array(least, dtype=np.int64), round_to)
 
+    def with_one_of(self, graph: Hypergraph, name: str) -> Limits:
+        """The same, but this edge keeps at least one channel."""
+        least = self.least.copy()
+        index = next(i for i, edge in enumerate(graph.edges) if edge.name == name)
+        assert least[index] == 0, f"edge {name!r} keeps a channel already"
+        least[index] = 1
+        return Limits(least, self.round_to)
+
     def widths_down(self, edge: int, width: int) -> list[int]:
         """The widths an edge can go down to from here, in order."""
         steps = range(((width - 1) // self.round_to) * self.round_to, -1, -self.round_to) if width else ()
@@ -70,11 +78,15 @@ def project(
 ) -> Projection:
     """Close the channels with the lowest scores until the cost is at most `target`."""
     while True:
-        found = _closed(graph, priced, limits, alive, scores, target, unit)
-        blamed = blamed_edge(graph, found.alive)
+        try:
+            found = _closed(graph, priced, limits, alive, scores, target, unit)
+        except KeptError as error:  # counting what an edge's closing leaves showed that it cannot close
+            limits = limits.with_one_of(graph, error.edge)
+            continue
+        blamed = blamed_edge(graph, alive, found.alive)
         if blamed is None:
             return found
-        limits.least[blamed] = max(1, limits.least[blamed])
+        limits = limits.with_one_of(graph, graph.edges[blamed].name)
 
 
 def _closed(
@@ -143,15 +155,25 @@ def _reopened(
     return left
 
 
-def blamed_edge(graph: Hypergraph, alive: Alive) -> int | None:
-    """An edge that must keep a channel after all, None if the network holds together."""
-    emptied = [e.name for i, e in enumerate(graph.edges) if not alive[graph.starts[i] : graph.starts[i + 1]].any()]
-    if not emptied:
+def blamed_edge(graph: Hypergraph, before: Alive, after: Alive) -> int | None:
+    """Of the edges that would lose their last channel now, one that must keep it; None if the network holds together."""
+
+    def empty(alive: Alive) -> list[int]:
+        return [i for i in range(len(graph.edges)) if not alive[graph.starts[i] : graph.starts[i + 1]].any()]
+
+    gone, closing = empty(before), [i for i in empty(after) if i not in empty(before)]
+    if not closing or holds_together(graph, [*gone, *closing]):
         return None
+    # One of them alone, or all together: then the last.
+    return next((edge for edge in closing if not holds_together(graph, [*gone, edge])), closing[-1])
+
+
+def holds_together(graph: Hypergraph, emptied: Sequence[int]) -> bool:
+    """Whether there is a network without these edges."""
+    plan = Plan(graph, {graph.edges[index].name: [] for index in emptied})
     try:
-        plan = Plan(graph, {name: [] for name in emptied})
-        for index, fate in enumerate(fates_of(graph, emptied)):
-            check_connected(plan, index, fate)
-    except KeptError as error:
-        return next(i for i, edge in enumerate(graph.edges) if edge.name == error.edge)
-    return None
+        for index in (0, 1):
+            check_connected(plan, index, decide(plan, index))
+    except KeptError:
+        return False
+    return True

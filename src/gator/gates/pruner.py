@@ -14,15 +14,15 @@ from torch import distributed as dist
 from torch.optim import Optimizer
 
 from gator.cost.budget import parse_target
-from gator.cost.price import Cost, Priced, scaled
+from gator.cost.by_name import cost_of
+from gator.cost.price import Cost, Priced
 from gator.errors import GatorError
-from gator.gates.attach import GatedForward, attach, detach
+from gator.gates.attach import GatedForward, attach, detach, gates_off
 from gator.gates.controller import Controller
-from gator.gates.costs import cost_of
-from gator.gates.follow import old_units
+from gator.gates.follow import origin_of
 from gator.gates.gate import Gates
 from gator.gates.loss import ComputationalLoss
-from gator.gates.project import Limits, blamed_edge, project
+from gator.gates.project import Limits, Scores, blamed_edge, project
 from gator.gates.view import live_view, summary_table
 from gator.graph.hypergraph import Hypergraph
 from gator.graph.trace import retraced, trace, trace_inputs
@@ -30,6 +30,7 @@ from gator.surgery.cut import cut
 from gator.surgery.inplace import cut_
 
 FORMAT = 1
+_CORRECTIONS = 8
 
 
 class Pruner:
@@ -72,14 +73,14 @@ class Pruner:
         if not self.graph.edges:
             raise GatorError("this network has no channels that could be removed; graph.explain(layer) says why")
         self._limits = Limits.of(self.graph, min_width, round_to, keep)
-        self._priced: Priced = self.cost.on(model, self.graph)
-        self.whole_cost = self._priced.total([edge.width for edge in self.graph.edges])
+        self.priced: Priced = self.cost.on(model, self.graph)
+        self.whole_cost = self.priced.total([edge.width for edge in self.graph.edges])
         self.target = None if target is None else parse_target(target, self.whole_cost, self.unit)
         self.alpha = 0.0 if alpha is None else float(alpha)
         self.finished = False  # True once a target is met: nothing is closed or drawn any more
         self.steps_taken = self.steps_skipped = 0
         self._forward = self._gated_forward()
-        self._loss = ComputationalLoss(self._priced, self.gates, self._gated)
+        self._loss = ComputationalLoss(self.priced, self.gates, self._gated)
         self._scale = self._new_scale()
         self._view: Any = None
         self._controller: Controller | None = None
@@ -87,6 +88,8 @@ class Pruner:
             assert steps is not None
             self._controller = Controller(steps, momentum, float(self.gates.logits[0].detach()))
             self._deciding_logit()  # raises now if the target cannot be reached
+            if self.whole_cost <= self.target:
+                self.project()  # there is nothing to do
         attach(self._forward)
 
     @property
@@ -168,34 +171,42 @@ class Pruner:
                 gradient = gradient + self.weight_decay * gates.logits
             # Divided by the edge's own price, every edge closes at the same pace (eq. 9). What costs nothing stays.
             pull = torch.where(price > 0, gradient / price, 0.0)
-            gates.momentum.mul_(self.momentum).add_(pull).mul_(gates.alive)
+            gates.momentum.mul_(self.momentum).add_(pull).mul_(gates.alive & ~gates.held)
             gates.logits.sub_(rate * gates.momentum)
 
     def _close(self) -> None:
         """Close for good what passes less often than not, as far as the limits and the target allow."""
-        gates = self.gates
-        alive, logits = gates.living(), gates.logits.detach().cpu().double().numpy()
-        if not (alive & (logits < 0)).any():
+        gates, logits = self.gates, self._scores()
+        alive = gates.living()
+        if not (alive & (logits < 0) & ~gates.held.cpu().numpy()).any():
             return
-        after = alive.copy()
-        for index in range(len(self.graph.edges)):
-            part = gates.of_edge(index)
+        limits = self._limits
+        after = self._open(alive, logits, limits)
+        while (blamed := blamed_edge(self.graph, alive, after)) is not None:
+            limits = limits.with_one_of(self.graph, self.graph.edges[blamed].name)
+            after = self._open(alive, logits, limits)
+        widths = np.bincount(gates.edge_of[after], minlength=len(self.graph.edges))
+        if self.target is not None and self.priced.total(widths) <= self.target:
+            self.project()
+            return
+        self._keep_only(after)
+        gates.held = torch.from_numpy(after & (logits < 0)).to(gates.logits.device)
+
+    def _open(self, alive: NDArray[np.bool_], logits: Scores, limits: Limits) -> NDArray[np.bool_]:
+        """The channels that stay: those that pass more often than not, and as many more as the limits ask for."""
+        after: NDArray[np.bool_] = alive.copy()
+        for index in self._gated:
+            part = self.gates.of_edge(index)
             wanted = int((alive[part] & (logits[part] >= 0)).sum())
-            width = int(alive[part].sum())
-            fitting = [step for step in self._limits.widths_down(index, width) if step >= wanted]
-            if index in self._gated and fitting:
+            fitting = [step for step in limits.widths_down(index, int(alive[part].sum())) if step >= wanted]
+            if fitting:
                 order = np.argsort(np.where(alive[part], logits[part], -np.inf), kind="stable")[::-1]
                 after[part] = False
                 after[part.start + order[: min(fitting)]] = True
-        while (blamed := blamed_edge(self.graph, after)) is not None:
-            self._limits.least[blamed] = max(1, self._limits.least[blamed])
-            part = gates.of_edge(blamed)
-            after[part.start + int(np.argmax(np.where(alive[part], logits[part], -np.inf)))] = True
-        widths = np.bincount(gates.edge_of[after], minlength=len(self.graph.edges))
-        if self.target is not None and self._priced.total(widths) <= self.target:
-            self.project()
-        else:
-            self._keep_only(after)
+        return after
+
+    def _scores(self) -> Scores:
+        return self.gates.logits.detach().cpu().double().numpy()
 
     def _keep_only(self, alive: NDArray[np.bool_]) -> None:
         if (alive == self.gates.living()).all():
@@ -208,9 +219,8 @@ class Pruner:
     def _deciding_logit(self) -> float:
         """The logit of the last channel that has to close for the target to be met."""
         assert self.target is not None
-        scores = self.gates.logits.detach().cpu().double().numpy()
         alive = self.gates.living()
-        return project(self.graph, self._priced, self._limits, alive, scores, self.target, unit=self.unit).score
+        return project(self.graph, self.priced, self._limits, alive, self._scores(), self.target, unit=self.unit).score
 
     def _steer(self, lr: float) -> None:
         control = self._controller
@@ -226,10 +236,26 @@ class Pruner:
             raise GatorError("project() needs a target; this pruner was given alpha=")
         if self.finished:
             return
-        scores = self.gates.logits.detach().cpu().double().numpy()
-        found = project(self.graph, self._priced, self._limits, self.gates.living(), scores, self.target, unit=self.unit)
-        self._keep_only(found.alive)
+        self._keep_only(self._projected(self.target))
+        self.gates.held = torch.zeros_like(self.gates.held)
         self.finished, self._forward.noisy, self.alpha = True, False, 0.0
+
+    def _projected(self, target: float) -> NDArray[np.bool_]:
+        """The living channels that meet the target; where a cost can be measured on the finished network, it is."""
+        scores, wanted = self._scores(), target
+        for _ in range(_CORRECTIONS):
+            alive = project(self.graph, self.priced, self._limits, self.gates.living(), scores, wanted, unit=self.unit).alive
+            parts = [alive[self.gates.of_edge(i)] for i in range(len(self.graph.edges))]
+            measured = getattr(self.cost, "measured", None)
+            if measured is None or all(part.any() for part in parts):
+                return alive
+            # Of a block that is gone a constant may stay, which is not counted.
+            kept = {edge.name: part for edge, part in zip(self.graph.edges, parts, strict=True) if not part.all()}
+            excess = measured(self._cut(kept, None)) - target
+            if excess <= 0:
+                return alive
+            wanted -= excess
+        raise GatorError(f"the target was still exceeded by {excess:g} {self.unit} after {_CORRECTIONS} corrections")
 
     # What comes out.
 
@@ -241,53 +267,62 @@ class Pruner:
     @property
     def cost_left(self) -> float:
         """What the network costs with the channels that live now, in the unit of the cost."""
-        return self._priced.total(self.gates.widths())
+        return self.priced.total(self.gates.widths())
 
     def cut(self, *, keep_class: bool | None = None) -> nn.Module:
-        """The smaller network; the one in training stays as it is, gates included. A target is met first if it is not yet."""
-        if self.target is not None:
-            self.project()
-        detach(self._forward)
-        try:
-            return cut(self.model, self.graph, self.kept, keep_class=keep_class)
-        finally:
-            attach(self._forward)
+        """The smaller network; the one in training stays as it is, gates included.
+
+        Before a target is met, the network is what meeting it now would leave.
+        """
+        if self.target is None or self.finished:
+            return self._cut(self.kept, keep_class)
+        alive = self._projected(self.target)
+        return self._cut({e.name: alive[self.gates.of_edge(i)] for i, e in enumerate(self.graph.edges)}, keep_class)
+
+    def _cut(self, kept: Mapping[str, Any], keep_class: bool | None) -> nn.Module:
+        with gates_off(self._forward):
+            return cut(self.model, self.graph, kept, keep_class=keep_class)
 
     def shrink_(self, optimizer: Optimizer | None = None) -> None:
         """Take what is closed out of the network, the gates and the optimizer's state, and go on training."""
-        if self._forward.kept():
-            old_graph, old_gates, old_forward = self.graph, self.gates, self._forward
-            old_cost = self.cost_left
-            detach(old_forward)
-            try:
-                cut_(self.model, old_graph, self.kept, optimizer=optimizer)
-            except BaseException:
+        if not self._forward.kept():
+            return
+        old_graph, old_forward = self.graph, self._forward
+        was_on = detach(old_forward)
+        try:
+            cut_(self.model, old_graph, self.kept, optimizer=optimizer)
+        except BaseException:
+            if was_on:
                 attach(old_forward)
-                raise
-            self._take_over(old_graph, old_gates, old_forward, old_cost)
+            raise
+        self._take_over(old_graph, old_forward)
+        if was_on:
+            attach(self._forward)
 
-    def _take_over(self, old_graph: Hypergraph, old: Gates, forward: GatedForward, old_cost: float) -> None:
+    def _take_over(self, old_graph: Hypergraph, forward: GatedForward) -> None:
         """Gates for the network as it is now, with what the old ones had learned."""
-        self.graph = _traced_again(self.model, old_graph)
-        origin = old_units(old_graph, self.graph, old)
-        edges = old.edge_of[origin[self.graph.starts[:-1]]]  # the old edge of every new one
+        self.graph, old = _traced_again(self.model, old_graph), forward.gates
+        origin = origin_of(old_graph, self.graph, old)
+        edges = old.edge_of[origin.first[self.graph.starts[:-1]]]  # the old edge of every new one
         least = [min(int(self._limits.least[i]), edge.width) for i, edge in zip(edges, self.graph.edges, strict=True)]
         self._limits = Limits(np.array(least, dtype=np.int64), self._limits.round_to)
-        names = {edge.name: i for i, edge in enumerate(old_graph.edges)}
-        kept = {names[name] for name in self._keep if name in names}
+        kept = {i for i, edge in enumerate(old_graph.edges) if edge.name in self._keep}
         self._keep = tuple(edge.name for i, edge in zip(edges, self.graph.edges, strict=True) if int(i) in kept)
         self._forward = self._gated_forward()
         self._forward.noisy = forward.noisy
-        index = torch.as_tensor(origin, device=old.logits.device)
         with torch.no_grad():
-            self.gates.logits.copy_(old.logits[index])
-            self.gates.momentum.copy_(old.momentum[index])
-        self._priced = self.cost.on(self.model, self.graph)
-        if self.unit not in ("MACs", "bytes"):  # a cost that is counted from the network it is given
-            now = self._priced.total([edge.width for edge in self.graph.edges])
-            self._priced = scaled(self._priced, old_cost / now) if now > 0 else self._priced
-        self._loss = ComputationalLoss(self._priced, self.gates, self._gated, whole=self._loss.whole)
-        attach(self._forward)
+            self.gates.logits.copy_(origin.carried(old.logits.detach()))
+            self.gates.momentum.copy_(origin.carried(old.momentum))
+            self.gates.held = origin.carried(old.held.to(old.logits.dtype)) == 1
+        self.priced = self._priced_again(getattr(self.priced, "wholes", None))
+        self._loss = ComputationalLoss(self.priced, self.gates, self._gated, whole=self._loss.whole)
+
+    def _priced_again(self, wholes: Any) -> Priced:
+        """Prices of the smaller network, in the unit of the first."""
+        again = getattr(self.cost, "again", None)
+        with gates_off(self._forward):
+            found: Priced = self.cost.on(self.model, self.graph) if again is None else again(self.model, self.graph, wholes)
+        return found
 
     def detach(self) -> None:
         """Take the gates off: the model computes as it did before, with all its channels."""
@@ -310,9 +345,11 @@ class Pruner:
             "edges": {edge.name: edge.width for edge in self.graph.edges},
             "logits": self.gates.logits.detach().clone(),
             "alive": self.gates.alive.clone(),
+            "held": self.gates.held.clone(),
             "momentum": self.gates.momentum.clone(),
             "least": self._limits.least.tolist(),
             "whole": self._loss.whole,
+            "wholes": getattr(self.priced, "wholes", None),
             "whole_cost": self.whole_cost,
             "target": self.target,
             "alpha": self.alpha,
@@ -344,7 +381,11 @@ class Pruner:
             self.gates.logits.copy_(state["logits"])
             self.gates.momentum.copy_(state["momentum"])
         self.gates.alive = state["alive"].to(device).clone()
-        self._limits.least = np.array(state["least"], dtype=np.int64)
+        self.gates.held = state["held"].to(device).clone()
+        self._limits = Limits(np.array(state["least"], dtype=np.int64), self._limits.round_to)
+        if state["wholes"] is not None:
+            self.priced = self._priced_again(state["wholes"])
+            self._loss = ComputationalLoss(self.priced, self.gates, self._gated, whole=state["whole"])
         self._loss.whole, self.whole_cost = state["whole"], state["whole_cost"]
         self.target, self.alpha, self.finished = state["target"], state["alpha"], state["finished"]
         self.steps_taken, self.steps_skipped = state["steps_taken"], state["steps_skipped"]

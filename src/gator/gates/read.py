@@ -27,26 +27,27 @@ def multiplied(x: Tensor, gate: Tensor) -> Tensor:
 
 
 def gated_conv(
-    x: Tensor, weight: Tensor, bias: Tensor | None, gate: Tensor, stride: Any, padding: Any, dilation: Any, groups: int
-) -> Tensor:
-    """A convolution of gated channels; `gate` is rows x channels, a row an example, or one row for all."""
+    x: Tensor, weight: Tensor, bias: Tensor | None, gate: Tensor, on_weight: bool, stride: Any, padding: Any, dilation: Any,
+    groups: int,
+) -> Tensor:  # fmt: skip
+    """A convolution of gated channels; `gate` is rows x channels: a row an example, or one row for the weight."""
     rank = weight.ndim - 2
-    if _quick(x, weight, gate, padding):
+    if _quick(x, weight, on_weight, padding):
         how = ([*stride] * (rank // len(stride)), [*padding] * (rank // len(padding)), [*dilation] * (rank // len(dilation)))
-        result: Tensor = _GatedConv.apply(x, weight, bias, gate, *how, groups)  # type: ignore[no-untyped-call]
+        result: Tensor = _GatedConv.apply(x, weight, bias, gate, on_weight, *how, groups)  # type: ignore[no-untyped-call]
         return result
-    if gate.shape[0] == 1:
+    if on_weight:
         weight = multiplied(weight, gate.reshape(1, -1, *[1] * rank))
     else:
         x = multiplied(x, gate.reshape(*gate.shape, *[1] * rank))
     return _CONVOLUTIONS[rank - 1](x, weight, bias, stride, padding, dilation, groups)
 
 
-def _quick(x: Tensor, weight: Tensor, gate: Tensor, padding: Any) -> bool:
+def _quick(x: Tensor, weight: Tensor, on_weight: bool, padding: Any) -> bool:
     if torch.compiler.is_compiling() or isinstance(padding, str) or x.device.type != "cpu":
         return False
     plain = type(x) is Tensor and x.dtype == weight.dtype and not torch.is_autocast_enabled("cpu")
-    target = weight if gate.shape[0] == 1 else x
+    target = weight if on_weight else x
     return plain and _dense(target)
 
 
@@ -58,13 +59,13 @@ def _dense(tensor: Tensor) -> bool:
 class _GatedConv(torch.autograd.Function):
     @staticmethod
     def forward(
-        ctx: Any, x: Tensor, weight: Tensor, bias: Tensor | None, gate: Tensor, stride: Any, padding: Any, dilation: Any,
-        groups: int,
+        ctx: Any, x: Tensor, weight: Tensor, bias: Tensor | None, gate: Tensor, on_weight: bool, stride: Any, padding: Any,
+        dilation: Any, groups: int,
     ) -> Tensor:  # fmt: skip
         ctx.settings = (stride, padding, dilation, False, [0] * len(stride), groups)
         ctx.has_bias = bias is not None
         ctx.save_for_backward(x, weight)
-        ctx.closed = _Closed(gate)
+        ctx.closed = _Closed(gate, on_weight)
         with ctx.closed.out_of(x, weight) as (open_x, open_weight):
             result: Tensor = aten.convolution.default(open_x, open_weight, bias, *ctx.settings)
         return result
@@ -77,7 +78,7 @@ class _GatedConv(torch.autograd.Function):
         of_x, of_weight, of_bias, of_gate = ctx.needs_input_grad[:4]
         with closed.out_of(x, weight) as (open_x, open_weight):
             sizes = [weight.shape[0]] if ctx.has_bias else None
-            wanted = [of_x or of_gate, of_weight or (of_gate and closed.one_row), of_bias and ctx.has_bias]
+            wanted = [of_x or of_gate, of_weight or (of_gate and closed.on_weight), of_bias and ctx.has_bias]
             grad_x, grad_weight, grad_bias = aten.convolution_backward.default(
                 grad, open_x, open_weight, sizes, *ctx.settings, wanted
             )
@@ -85,20 +86,19 @@ class _GatedConv(torch.autograd.Function):
         if of_gate:
             per_group = ctx.settings[-1] > 1
             grad_gate = closed.gradient(grad_x, x, grad_weight, weight, per_group=per_group)
-        closed.shut_(grad_weight if closed.one_row else grad_x)
-        return grad_x if of_x else None, grad_weight if of_weight else None, grad_bias, grad_gate, None, None, None, None
+        closed.shut_(grad_weight if closed.on_weight else grad_x)
+        return grad_x if of_x else None, grad_weight if of_weight else None, grad_bias, grad_gate, *[None] * 5
 
 
 class _Closed:
-    """The channels that one draw has closed: of the weight if there is one row for the whole batch, else of the activation."""
+    """The channels that one draw has closed: of the weight, or of the activation."""
 
-    def __init__(self, gate: Tensor) -> None:
+    def __init__(self, gate: Tensor, on_weight: bool) -> None:
         self.gate = gate.detach()
-        self.one_row = gate.shape[0] == 1
-        rows, columns = (self.gate == 0).nonzero(as_tuple=True)
-        self.count = len(columns)
+        self.on_weight = on_weight
+        self.rows, self.columns = (self.gate == 0).nonzero(as_tuple=True)
+        self.count = len(self.columns)
         self.many = self.count > _MANY * gate.numel()
-        self.place: tuple[Any, ...] = (slice(None), columns) if self.one_row else (rows, columns)
 
     def _product(self, target: Tensor) -> Tensor:
         return target * self.gate.reshape(*self.gate.shape, *[1] * (target.ndim - 2))
@@ -109,30 +109,37 @@ class _Closed:
         if not self.count:
             yield x, weight
             return
-        target = weight if self.one_row else x
+        target = weight if self.on_weight else x
         if self.many:
             product = self._product(target)
-            yield (x, product) if self.one_row else (product, weight)
+            yield (x, product) if self.on_weight else (product, weight)
             return
         data = target.data  # shares memory but not the version, so that autograd still trusts what it has saved
-        held = data[self.place]
-        data[self.place] = 0
+        if self.on_weight:
+            held = data.index_select(1, self.columns)
+            data.index_fill_(1, self.columns, 0)
+        else:
+            held = data[self.rows, self.columns]
+            data[self.rows, self.columns] = 0
         try:
             yield x, weight
         finally:
-            data[self.place] = held
+            if self.on_weight:
+                data.index_copy_(1, self.columns, held)
+            else:
+                data[self.rows, self.columns] = held
 
     def gradient(self, grad_x: Tensor, x: Tensor, grad_weight: Tensor, weight: Tensor, *, per_group: bool) -> Tensor:
         """Of the gates. What a channel adds to the loss shows on the activation and on the weight alike while it is open,
         so the smaller of the two is asked; on the side that was closed it shows for closed channels too."""
-        if not self.one_row:
+        if not self.on_weight:
             return (grad_x * x).flatten(2).sum(2)
         if self.many or per_group or weight.numel() <= x.numel():
             return (grad_weight * weight).transpose(0, 1).flatten(1).sum(1)[None]
         found = (grad_x * x).flatten(2).sum((0, 2))
         if self.count:
-            columns = self.place[1]
-            found[columns] = (grad_weight[:, columns] * weight[:, columns]).transpose(0, 1).flatten(1).sum(1)
+            slopes = grad_weight.index_select(1, self.columns) * weight.index_select(1, self.columns)
+            found[self.columns] = slopes.transpose(0, 1).flatten(1).sum(1)
         return found[None]
 
     def shut_(self, grad: Tensor | None) -> None:
@@ -141,5 +148,7 @@ class _Closed:
             return
         if self.many:
             grad.copy_(self._product(grad))
+        elif self.on_weight:
+            grad.index_fill_(1, self.columns, 0)
         else:
-            grad[self.place] = 0
+            grad[self.rows, self.columns] = 0

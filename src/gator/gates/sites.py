@@ -21,6 +21,9 @@ from gator.graph.labels import Axis
 from gator.graph.program import BatchInt, Call, Program
 
 aten = torch.ops.aten
+_TWO_SIDED = (
+    aten.matmul, aten.mm, aten.bmm, aten.mv, aten.dot, aten.addmm, aten.baddbmm, aten.scaled_dot_product_attention,
+)  # fmt: skip
 Units = NDArray[np.int64]  # which channel lies at each position of an axis, -1 for one without a gate
 _CONVS = (aten.conv1d, aten.conv2d, aten.conv3d, aten.convolution)
 _TRANSPOSED = (aten.conv_transpose1d, aten.conv_transpose2d, aten.conv_transpose3d)
@@ -72,7 +75,7 @@ class _Finder:
     def sites(self, call: Call) -> Iterator[Site]:
         if self.labelled.choices.get(call.index) == "groups" and call.packet in (*_CONVS, *_TRANSPOSED):
             return  # whole groups (depthwise): what a closed channel feeds is the same channel
-        contracted: dict[bytes, list[Site]] = {}
+        contracted: dict[Any, list[Site]] = {}
         for read in self.labelled.reads[call.index]:
             site = self._site(call, read.argument, read.axis, read.kind)
             if site is None:
@@ -80,11 +83,20 @@ class _Finder:
             if read.kind != "sum":
                 yield site
                 continue
-            sides = contracted.setdefault(self._units_of(site.value, site.axis).tobytes(), [])
+            sides = contracted.setdefault(self._contraction(call, read, site), [])
             sides.append(site)
             sides.extend(self._weight_side(call, read))
         for sides in contracted.values():
             yield self._chosen(sides)
+
+    def _contraction(self, call: Call, read: Read, site: Site) -> Any:
+        """Reads with the same answer are the sides of one contraction, of which one is gated; other reads stand alone."""
+        if call.packet is aten.einsum:
+            term = call.args["equation"].replace(" ", "").partition("->")[0].split(",")[read.argument[1] or 0]
+            before, dots, behind = term.partition("...")
+            middle = len(self.program.values[site.value].shape) - len(before) - len(behind)
+            return (before + dots[:1] * middle + behind)[read.axis]
+        return "product" if call.packet in _TWO_SIDED else (read.argument, read.axis)
 
     def _chosen(self, sides: list[Site]) -> Site:
         if self.per == "example":
@@ -104,11 +116,6 @@ class _Finder:
         site = self._site(call, ("weight", None), axis, "sum")
         if site is not None:
             yield site
-
-    def _units_of(self, value: int, axis: int) -> Units:
-        labels = self.labelled.axes[value][axis]
-        assert labels is not None
-        return self.unit_at[labels]
 
     def _site(self, call: Call, argument: Argument, axis: int, kind: str) -> Site | None:
         name, position = argument

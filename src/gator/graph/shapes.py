@@ -25,6 +25,11 @@ def _like_first(first: torch.Tensor, *_: Any) -> torch.Tensor:
     return torch.empty_like(first)
 
 
+def _contiguous(first: torch.Tensor, *_: Any) -> torch.Tensor | None:
+    """Norms and softmax choose a layout of their own for anything else."""
+    return torch.empty_like(first) if _row_major(first) else None
+
+
 def _arithmetic(one: Any, other: Any, *_: Any) -> torch.Tensor | None:
     if not isinstance(one, torch.Tensor) or not one.dtype.is_floating_point:
         return None
@@ -91,9 +96,9 @@ def _recurrent(*args: Any) -> tuple[torch.Tensor, ...] | None:
 
 
 _ANSWERS: dict[Any, Answer] = {
-    **dict.fromkeys((aten.batch_norm, aten.layer_norm, aten.group_norm, aten.instance_norm, aten.dropout), _like_first),
+    **dict.fromkeys((aten.batch_norm, aten.layer_norm, aten.group_norm, aten.instance_norm, aten.softmax), _contiguous),
     **dict.fromkeys((aten.relu, aten.gelu, aten.silu, aten.hardtanh, aten.hardswish, aten.hardsigmoid), _like_first),
-    **dict.fromkeys((aten.sigmoid, aten.tanh, aten.softmax, aten.relu6, aten.leaky_relu), _like_first),
+    **dict.fromkeys((aten.sigmoid, aten.tanh, aten.relu6, aten.leaky_relu, aten.dropout), _like_first),
     **dict.fromkeys((aten.add, aten.sub, aten.mul, aten.div), _arithmetic),
     **dict.fromkeys((aten.lstm, aten.gru, aten.rnn_tanh, aten.rnn_relu), _recurrent),
     aten.conv2d: _conv2d,

@@ -39,11 +39,7 @@ def trace(
     """
     if not isinstance(model, nn.Module):
         raise TraceError(f"model is a {type(model).__name__}; expected a torch.nn.Module")
-    if getattr(model.__dict__.get("forward"), "stands_in", False):
-        raise TraceError(
-            "this model has gates or a mask on, and can only be traced without\n"
-            "  Call detach() of its pruner, or leave the masked() block, first."
-        )
+    _check_plain(model)
     _check_heads(heads)
     if isinstance(fixed, str):
         raise TraceError(f"fixed={fixed!r} is a string; expected a list of names, [{fixed!r}]")
@@ -73,6 +69,14 @@ def _traced(
         _check_heads_found(analysis, heads)
     baked_names = frozenset(named_tensors(plain)) - frozenset(named_tensors(model))
     return _assemble(plain, inputs, analysis, fixed, heads, baked_names)
+
+
+def _check_plain(model: nn.Module) -> None:
+    if getattr(model.__dict__.get("forward"), "stands_in", False):
+        raise TraceError(
+            "this model has gates or a mask on, and can only be traced or cut without\n"
+            "  Use pruner.cut(), or call detach() of its pruner or leave the masked() block first."
+        )
 
 
 def _check_heads(heads: str | Mapping[str, str]) -> None:
@@ -174,6 +178,7 @@ def _edges_of_calls(
 
 def retraced(graph: Hypergraph, model: nn.Module) -> Hypergraph:
     """The graph with what surgery needs: itself, or traced again if it came from JSON; an error if the model differs."""
+    _check_plain(model)
     if graph.analysed is not None:
         _check_shapes(graph, model)
         return graph

@@ -34,15 +34,16 @@ def _living(x: Tensor, dead: Tensor) -> Tensor:
 
 def mean(x: Tensor, dead: Tensor, dim: Sequence[int] | None, keepdim: bool = False, dtype: torch.dtype | None = None) -> Tensor:
     dims = _dims(x, dim)
-    return _squeezed(_living(x, dead).sum(dims, keepdim=True, dtype=dtype) / _count(x, dead, dims), dims, keepdim)
+    count = _count(x, dead, dims, least=0 if dead.dtype == torch.bool else 1)
+    return _squeezed(_living(x, dead).sum(dims, keepdim=True, dtype=dtype) / count, dims, keepdim)
 
 
 def var(x: Tensor, dead: Tensor, dim: Sequence[int] | None, correction: float | None = 1, keepdim: bool = False) -> Tensor:
     dims = _dims(x, dim)
-    count = _count(x, dead, dims)
+    count = _count(x, dead, dims, least=0 if dead.dtype == torch.bool else 1)
     centred = _living(x - _living(x, dead).sum(dims, keepdim=True) / count, dead)
     less = count - (1 if correction is None else correction)
-    less = less.clamp(min=0) if isinstance(less, Tensor) else max(less, 0)
+    less = less.clamp(min=1) if isinstance(less, Tensor) else max(less, 0)
     return _squeezed((centred * centred).sum(dims, keepdim=True) / less, dims, keepdim)
 
 
@@ -81,9 +82,11 @@ def layer_norm(
 
 def rms_norm(x: Tensor, dead: Tensor, normalized_shape: Sequence[int], weight: Tensor | None, eps: float | None) -> Tensor:
     dims = list(range(x.ndim - len(normalized_shape), x.ndim))
-    alive = _living(x, dead)
-    square = (alive * alive).sum(dims, keepdim=True) / _count(x, dead, dims, least=1)
-    return _affine(x * torch.rsqrt(square + (torch.finfo(x.dtype).eps if eps is None else eps)), weight, None)
+    eps = torch.finfo(x.dtype).eps if eps is None else eps
+    wide, dead = _wide(x), _wide(dead)
+    alive = _living(wide, dead)
+    square = (alive * alive).sum(dims, keepdim=True) / _count(wide, dead, dims, least=1)
+    return _affine((wide * torch.rsqrt(square + eps)).to(x.dtype), weight, None)
 
 
 def group_norm(x: Tensor, dead: Tensor, groups: int, weight: Tensor | None, bias: Tensor | None, eps: float) -> Tensor:
@@ -118,9 +121,15 @@ def batch_norm(
 
 
 def _standardised(x: Tensor, dead: Tensor, dims: list[int], eps: float) -> Tensor:
-    count = _count(x, dead, dims, least=1)
-    centred = _living(x - _living(x, dead).sum(dims, keepdim=True) / count, dead)
-    return centred * torch.rsqrt((centred * centred).sum(dims, keepdim=True) / count + eps)
+    wide, dead = _wide(x), _wide(dead)
+    count = _count(wide, dead, dims, least=1)
+    centred = _living(wide - _living(wide, dead).sum(dims, keepdim=True) / count, dead)
+    return (centred * torch.rsqrt((centred * centred).sum(dims, keepdim=True) / count + eps)).to(x.dtype)
+
+
+def _wide(x: Tensor) -> Tensor:
+    """Half precision is added up in single, as torch's own norms do."""
+    return x.float() if x.dtype in (torch.float16, torch.bfloat16) else x
 
 
 def _affine(x: Tensor, weight: Tensor | None, bias: Tensor | None) -> Tensor:

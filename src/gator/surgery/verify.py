@@ -56,10 +56,11 @@ def run(model: nn.Module, inputs: Inputs, *, dtype: torch.dtype | None = None, b
         return x
 
     args, kwargs = pytree.tree_map(fit, (args, kwargs))
+    devices = [reference.device] if reference is not None and reference.is_cuda else []
     buffers = [(buffer, buffer.detach().clone()) for buffer in model.buffers()]
     try:
         # The same random numbers for every network, and none taken from the user's.
-        with modes_set(model, False), torch.no_grad(), torch.random.fork_rng(devices=[]):
+        with modes_set(model, False), torch.no_grad(), torch.random.fork_rng(devices):
             torch.manual_seed(seed)
             return model(*args, **kwargs)
     finally:
