@@ -19,6 +19,7 @@ from torch.nn import functional
 
 aten = torch.ops.aten
 _CONVOLUTIONS = (functional.conv1d, functional.conv2d, functional.conv3d)
+_SMALL = 1 << 16  # elements; below, a product is quicker than anything else
 _MANY = 0.2  # beyond this share of closed slices a product is quicker than putting them back one by one
 
 
@@ -110,7 +111,7 @@ class _Closed:
             yield x, weight
             return
         target = weight if self.on_weight else x
-        if self.many:
+        if self.many or target.numel() <= _SMALL:
             product = self._product(target)
             yield (x, product) if self.on_weight else (product, weight)
             return
@@ -120,26 +121,26 @@ class _Closed:
             data.index_fill_(1, self.columns, 0)
         else:
             held = data[self.rows, self.columns]
-            data[self.rows, self.columns] = 0
+            data.index_put_((self.rows, self.columns), data.new_zeros(()))
         try:
             yield x, weight
         finally:
             if self.on_weight:
                 data.index_copy_(1, self.columns, held)
             else:
-                data[self.rows, self.columns] = held
+                data.index_put_((self.rows, self.columns), held)
 
     def gradient(self, grad_x: Tensor, x: Tensor, grad_weight: Tensor, weight: Tensor, *, per_group: bool) -> Tensor:
         """Of the gates. What a channel adds to the loss shows on the activation and on the weight alike while it is open,
         so the smaller of the two is asked; on the side that was closed it shows for closed channels too."""
         if not self.on_weight:
-            return (grad_x * x).flatten(2).sum(2)
+            return (grad_x * x).sum([*range(2, x.ndim)])
         if self.many or per_group or weight.numel() <= x.numel():
-            return (grad_weight * weight).transpose(0, 1).flatten(1).sum(1)[None]
-        found = (grad_x * x).flatten(2).sum((0, 2))
+            return (grad_weight * weight).sum([0, *range(2, weight.ndim)])[None]
+        found = (grad_x * x).sum([0, *range(2, x.ndim)])
         if self.count:
             slopes = grad_weight.index_select(1, self.columns) * weight.index_select(1, self.columns)
-            found[self.columns] = slopes.transpose(0, 1).flatten(1).sum(1)
+            found.index_copy_(0, self.columns, slopes.sum([0, *range(2, weight.ndim)]))
         return found[None]
 
     def shut_(self, grad: Tensor | None) -> None:
@@ -151,4 +152,4 @@ class _Closed:
         elif self.on_weight:
             grad.index_fill_(1, self.columns, 0)
         else:
-            grad[self.rows, self.columns] = 0
+            grad.index_put_((self.rows, self.columns), grad.new_zeros(()))
