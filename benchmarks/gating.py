@@ -1,6 +1,6 @@
 """A training step with gates beside a plain one: time, interleaved in one run, and peak memory.
 
-    python benchmarks/gating.py [--rounds 12] [--eager]
+    python benchmarks/gating.py [--rounds 24] [--eager] [--only ResNet-56]
 
 SGD with momentum, on ResNet-56 (batch 128, 32x32) and ResNet-50 (batch 8, 128x128), eager and compiled. The ratio is the median
 over rounds of the gated step over the plain step of the same round, the spread half the distance between the quartiles.
@@ -102,14 +102,17 @@ _KINDS = (torch.Tensor, nn.Parameter)
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--rounds", type=int, default=12)
+    parser.add_argument("--rounds", type=int, default=24)
     parser.add_argument("--eager", action="store_true")
+    parser.add_argument("--only", default="", help="networks whose name contains this")
     options = parser.parse_args()
     make_importable()
     print(f"{torch.get_num_threads()} threads, {options.rounds} rounds, torch {torch.__version__}\n")
     print("| network | | plain step s | gates per | time | limit | peak MB | memory | limit |")
     print("| --- | --- | --- | --- | --- | --- | --- | --- | --- |", flush=True)
     for label, (name, shape) in NETWORKS.items():
+        if options.only not in label:
+            continue
         plain = peak_mb(name, shape, "plain")
         for compiled in (False,) if options.eager else (False, True):
             seconds, found = ratios(name, shape, options.rounds, compiled=compiled)

@@ -128,8 +128,10 @@ def test_open_gates_leave_a_step_as_it_is():
 @pytest.mark.parametrize("share", [0.05, 0.6])
 @pytest.mark.parametrize("groups", [1, 2])
 @pytest.mark.parametrize("channels_last", [False, True])
-def test_the_quick_convolution_is_the_plain_one(rows, share, groups, channels_last):
+@pytest.mark.parametrize("small", [0, 1 << 18], ids=["large", "small"])
+def test_the_quick_convolution_is_the_plain_one(rows, share, groups, channels_last, small, monkeypatch):
     """Closed slices set to zero for a moment give what multiplication gives, forward and backward, and are put back."""
+    monkeypatch.setattr("gator.gates.read._SMALL", small)
     channels = 12
     x = torch.randn(5, channels, 6, 6, dtype=torch.float64)
     if channels_last:

@@ -1,9 +1,9 @@
 """What a gated reader computes.
 
 Anywhere: multiply, and let autograd do the rest. A convolution on the CPU has a quicker way. Gates are zeros and ones, and
-nearly all ones, so instead of a product the size of the tensor the few closed slices are set to zero for the length of the
-convolution and put back. Neither a copy is made nor one kept for backward, and what is left is one pass for the gradient
-of the gates.
+nearly all ones, so instead of a product the size of a large tensor the few closed slices are set to zero for the length of
+the convolution and put back. Nothing is kept for backward but what a plain convolution keeps, and what is left is one pass
+for the gradient of the gates.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from torch.nn import functional
 
 aten = torch.ops.aten
 _CONVOLUTIONS = (functional.conv1d, functional.conv2d, functional.conv3d)
-_SMALL = 1 << 16  # elements; below, a product is quicker than anything else
+_SMALL = 1 << 18  # elements; below, a product is quicker than anything else
 _MANY = 0.2  # beyond this share of closed slices a product is quicker than putting them back one by one
 
 
@@ -33,6 +33,8 @@ def gated_conv(
 ) -> Tensor:  # fmt: skip
     """A convolution of gated channels; `gate` is rows x channels: a row an example, or one row for the weight."""
     rank = weight.ndim - 2
+    if on_weight and groups == 1 and x.numel() < weight.numel():
+        on_weight = False  # one draw for all examples can stand on either side: on the smaller
     if _quick(x, weight, on_weight, padding):
         how = ([*stride] * (rank // len(stride)), [*padding] * (rank // len(padding)), [*dilation] * (rank // len(dilation)))
         result: Tensor = _GatedConv.apply(x, weight, bias, gate, on_weight, *how, groups)  # type: ignore[no-untyped-call]
@@ -79,24 +81,27 @@ class _GatedConv(torch.autograd.Function):
         of_x, of_weight, of_bias, of_gate = ctx.needs_input_grad[:4]
         with closed.out_of(x, weight) as (open_x, open_weight):
             sizes = [weight.shape[0]] if ctx.has_bias else None
-            wanted = [of_x or of_gate, of_weight or (of_gate and closed.on_weight), of_bias and ctx.has_bias]
+            wanted = [
+                of_x or (of_gate and not closed.on_weight),
+                of_weight or (of_gate and closed.on_weight),
+                of_bias and ctx.has_bias,
+            ]
             grad_x, grad_weight, grad_bias = aten.convolution_backward.default(
                 grad, open_x, open_weight, sizes, *ctx.settings, wanted
             )
-        grad_gate = None
-        if of_gate:
-            per_group = ctx.settings[-1] > 1
-            grad_gate = closed.gradient(grad_x, x, grad_weight, weight, per_group=per_group)
-        closed.shut_(grad_weight if closed.on_weight else grad_x)
+        side, grad_side = (weight, grad_weight) if closed.on_weight else (x, grad_x)
+        grad_gate = closed.gradient(grad_side, side) if of_gate else None
+        closed.shut_(grad_side)
         return grad_x if of_x else None, grad_weight if of_weight else None, grad_bias, grad_gate, *[None] * 5
 
 
 class _Closed:
-    """The channels that one draw has closed: of the weight, or of the activation."""
+    """The channels that one draw has closed, and the side of the convolution they are taken out of."""
 
     def __init__(self, gate: Tensor, on_weight: bool) -> None:
         self.gate = gate.detach()
         self.on_weight = on_weight
+        self.one_row = gate.shape[0] == 1
         self.rows, self.columns = (self.gate == 0).nonzero(as_tuple=True)
         self.count = len(self.columns)
         self.many = self.count > _MANY * gate.numel()
@@ -116,32 +121,26 @@ class _Closed:
             yield (x, product) if self.on_weight else (product, weight)
             return
         data = target.data  # shares memory but not the version, so that autograd still trusts what it has saved
-        if self.on_weight:
-            held = data.index_select(1, self.columns)
-            data.index_fill_(1, self.columns, 0)
-        else:
-            held = data[self.rows, self.columns]
-            data.index_put_((self.rows, self.columns), data.new_zeros(()))
+        held = data.index_select(1, self.columns) if self.one_row else data[self.rows, self.columns]
+        self._zero_(data)
         try:
             yield x, weight
         finally:
-            if self.on_weight:
+            if self.one_row:
                 data.index_copy_(1, self.columns, held)
             else:
                 data.index_put_((self.rows, self.columns), held)
 
-    def gradient(self, grad_x: Tensor, x: Tensor, grad_weight: Tensor, weight: Tensor, *, per_group: bool) -> Tensor:
-        """Of the gates. What a channel adds to the loss shows on the activation and on the weight alike while it is open,
-        so the smaller of the two is asked; on the side that was closed it shows for closed channels too."""
-        if not self.on_weight:
-            return (grad_x * x).sum([*range(2, x.ndim)])
-        if self.many or per_group or weight.numel() <= x.numel():
-            return (grad_weight * weight).sum([0, *range(2, weight.ndim)])[None]
-        found = (grad_x * x).sum([0, *range(2, x.ndim)])
-        if self.count:
-            slopes = grad_weight.index_select(1, self.columns) * weight.index_select(1, self.columns)
-            found.index_copy_(0, self.columns, slopes.sum([0, *range(2, weight.ndim)]))
-        return found[None]
+    def _zero_(self, data: Tensor) -> None:
+        if self.one_row:
+            data.index_fill_(1, self.columns, 0)
+        else:
+            data.index_put_((self.rows, self.columns), data.new_zeros(()))
+
+    def gradient(self, grad: Tensor, target: Tensor) -> Tensor:
+        """Of the gates, from the side they stand on: there it shows what a closed channel would have added, too."""
+        space = [*range(2, target.ndim)]
+        return (grad * target).sum([0, *space])[None] if self.one_row else (grad * target).sum(space)
 
     def shut_(self, grad: Tensor | None) -> None:
         """Nothing flows back into closed channels."""
@@ -149,7 +148,5 @@ class _Closed:
             return
         if self.many:
             grad.copy_(self._product(grad))
-        elif self.on_weight:
-            grad.index_fill_(1, self.columns, 0)
         else:
-            grad.index_put_((self.rows, self.columns), grad.new_zeros(()))
+            self._zero_(grad)
