@@ -128,7 +128,7 @@ def test_open_gates_leave_a_step_as_it_is():
 @pytest.mark.parametrize("share", [0.05, 0.6])
 @pytest.mark.parametrize("groups", [1, 2])
 @pytest.mark.parametrize("channels_last", [False, True])
-@pytest.mark.parametrize("small", [0, 1 << 18], ids=["large", "small"])
+@pytest.mark.parametrize("small", [0, 1 << 16], ids=["large", "small"])
 def test_the_quick_convolution_is_the_plain_one(rows, share, groups, channels_last, small, monkeypatch):
     """Closed slices set to zero for a moment give what multiplication gives, forward and backward, and are put back."""
     monkeypatch.setattr("gator.gates.read._SMALL", small)

@@ -19,7 +19,7 @@ from torch.nn import functional
 
 aten = torch.ops.aten
 _CONVOLUTIONS = (functional.conv1d, functional.conv2d, functional.conv3d)
-_SMALL = 1 << 18  # elements; below, a product is quicker than anything else
+_SMALL = 1 << 16  # elements; below, a product is quicker than anything else
 _MANY = 0.2  # beyond this share of closed slices a product is quicker than putting them back one by one
 
 
