@@ -39,7 +39,7 @@ class Pruner:
     Add `pruner.loss()` to the loss, and call `pruner.step(lr=...)` after the optimizer's step. `alpha` weighs the cost against
     the original loss (eq. 4), or `target` with `steps` says what may be left of the cost after so many steps: a share, or a
     figure such as "300 MMACs" (counted for the example inputs: pass one example) or "4 MB". `per="example"` draws gates for
-    every example (the paper), `per="batch"` once a forward, which costs next to nothing.
+    every example (the paper), `per="batch"` once a forward.
     """
 
     def __init__(
