@@ -182,7 +182,6 @@ def test_flops_are_those_torch_counts(name, torchvision):
     total = gator.Flops().on(model, graph).total([edge.width for edge in graph.edges])
     assert total == counter.get_total_flops() // 2 == gator.measure(model, x).macs
     pruner = gator.Pruner(model, graph=graph, alpha=1.0, per="batch")
-    pruner.gates.noise = lambda rows: torch.full((rows, len(pruner.gates)), 50.0)
     with torch.no_grad():
         pruner.gates.logits.fill_(50.0)
     assert pruner.computational_loss() == pytest.approx(1.0, rel=1e-5)

@@ -24,7 +24,7 @@ Floats = NDArray[np.float64]
 
 
 class Priced(Protocol):
-    """The prices of one network. Any object with these two methods is a cost."""
+    """The prices of one network, which a cost gives when it is put on it. Any object with these two methods will do."""
 
     def total(self, widths: Widths) -> float:
         """What the network costs with these living widths."""

@@ -65,9 +65,7 @@ class GatedForward:
 
     def kept(self) -> dict[str, np.ndarray[Any, Any]]:
         """The living channels of the edges that have lost some."""
-        alive = self.gates.living()
-        found = {edge.name: alive[self.gates.of_edge(i)] for i, edge in enumerate(self.graph.edges)}
-        return {name: mask for name, mask in found.items() if not mask.all()}
+        return self.graph.masks_of(self.gates.living())
 
     def refresh(self) -> None:
         """Follow the gates after channels were closed."""

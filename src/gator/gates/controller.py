@@ -12,7 +12,7 @@ import math
 
 import numpy as np
 
-PULL = 4.0  # with less than this many times the pull of eq. 9 no channel resists; with much more all fall alike
+PULL = 4.0  # a moderate alpha: with a much larger one the task has no say, and all channels fall alike
 _LARGEST_PULL = 8 * PULL
 
 

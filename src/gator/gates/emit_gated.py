@@ -13,13 +13,13 @@ from torch import Tensor, fx, nn
 from gator.gates.read import gated_conv, multiplied
 from gator.gates.sites import Site, Units
 from gator.graph.program import BatchInt, Call
-from gator.surgery.emit_masked import MaskedEmitter
+from gator.surgery.emit_masked import FILL, MaskedEmitter
 from gator.surgery.layers import Leaf
 from gator.surgery.plan import Plan
 
 aten = torch.ops.aten
 _CONVS = (aten.conv1d, aten.conv2d, aten.conv3d)
-_EXTREMES = {"max": float("-inf"), "min": float("inf")}
+_EXTREMES = {kind: fill for kind, fill in FILL.items() if kind != "sum"}
 
 
 class GatedEmitter(MaskedEmitter):

@@ -1,4 +1,4 @@
-"""Which channel of the old network each channel of the smaller one was."""
+"""From a network to the smaller one it became: its graph, and which channel each of its channels was."""
 
 from __future__ import annotations
 
@@ -7,11 +7,12 @@ from dataclasses import dataclass
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from torch import Tensor
+from torch import Tensor, nn
 
 from gator.errors import GatorError
 from gator.gates.gate import Gates
 from gator.graph.hypergraph import Hypergraph
+from gator.graph.trace import trace_inputs
 
 
 @dataclass(frozen=True)
@@ -63,3 +64,10 @@ def origin_of(before: Hypergraph, after: Hypergraph, gates: Gates) -> Origin:
         edge = after.edges[int(np.searchsorted(after.starts, missing, side="right")) - 1]
         raise GatorError(f"edge {edge.name!r} of the smaller network was not found in the larger one; please report this")
     return Origin(new, old, count)
+
+
+def traced_again(model: nn.Module, graph: Hypergraph) -> Hypergraph:
+    """The graph of the smaller network, traced as the larger one was, as far as the names it was asked for are still there."""
+    modules = {name for name, _ in model.named_modules()} | {name for name, _ in model.named_parameters()}
+    heads = graph.heads if isinstance(graph.heads, str) else {k: v for k, v in graph.heads.items() if k in modules}
+    return trace_inputs(model, graph.inputs, fixed=tuple(name for name in graph.fixed if name in modules), heads=heads)

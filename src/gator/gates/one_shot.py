@@ -85,8 +85,7 @@ def one_shot(
     scores = _scores(model, graph, criterion, loss, seed)
     alive = np.ones(len(scores), dtype=bool)
     after = project(graph, priced, limits, alive, scores, wanted, unit=unit).alive
-    parts = {edge.name: after[graph.starts[i] : graph.starts[i + 1]] for i, edge in enumerate(graph.edges)}
-    return {name: np.flatnonzero(part).tolist() for name, part in parts.items() if not part.all()}
+    return {name: np.flatnonzero(mask).tolist() for name, mask in graph.masks_of(after).items()}
 
 
 def _scores(model: nn.Module, graph: Hypergraph, criterion: str, loss: Callable[[], Tensor] | None, seed: int) -> Scores:

@@ -19,13 +19,14 @@ from gator.cost.price import Cost, Priced
 from gator.errors import GatorError
 from gator.gates.attach import GatedForward, attach, detach, gates_off
 from gator.gates.controller import Controller
-from gator.gates.follow import origin_of
+from gator.gates.follow import origin_of, traced_again
 from gator.gates.gate import Gates
 from gator.gates.loss import ComputationalLoss
 from gator.gates.project import Limits, Scores, blamed_edge, project
+from gator.gates.settings import check_settings
 from gator.gates.view import live_view, summary_table
 from gator.graph.hypergraph import Hypergraph
-from gator.graph.trace import retraced, trace, trace_inputs
+from gator.graph.trace import retraced, trace
 from gator.surgery.cut import cut
 from gator.surgery.inplace import cut_
 
@@ -61,7 +62,7 @@ class Pruner:
         keep: Sequence[str] = (),
         graph: Hypergraph | None = None,
     ) -> None:
-        _check_settings(alpha, target, steps, per, gamma, momentum, weight_decay, temperature)
+        check_settings(alpha, target, steps, per, gamma, momentum, weight_decay, temperature)
         if (graph is None) == (example_inputs is None):
             raise GatorError("pass example_inputs, or graph=gator.trace(...): one of them, not both")
         self.model = model
@@ -245,12 +246,11 @@ class Pruner:
         scores, wanted = self._scores(), target
         for _ in range(_CORRECTIONS):
             alive = project(self.graph, self.priced, self._limits, self.gates.living(), scores, wanted, unit=self.unit).alive
-            parts = [alive[self.gates.of_edge(i)] for i in range(len(self.graph.edges))]
+            kept = self.graph.masks_of(alive)
             measured = getattr(self.cost, "measured", None)
-            if measured is None or all(part.any() for part in parts):
+            if measured is None or all(mask.any() for mask in kept.values()):
                 return alive
             # Of a block that is gone a constant may stay, which is not counted.
-            kept = {edge.name: part for edge, part in zip(self.graph.edges, parts, strict=True) if not part.all()}
             excess = measured(self._cut(kept, None)) - target
             if excess <= 0:
                 return alive
@@ -276,8 +276,7 @@ class Pruner:
         """
         if self.target is None or self.finished:
             return self._cut(self.kept, keep_class)
-        alive = self._projected(self.target)
-        return self._cut({e.name: alive[self.gates.of_edge(i)] for i, e in enumerate(self.graph.edges)}, keep_class)
+        return self._cut(self.graph.masks_of(self._projected(self.target)), keep_class)
 
     def _cut(self, kept: Mapping[str, Any], keep_class: bool | None) -> nn.Module:
         with gates_off(self._forward):
@@ -301,7 +300,7 @@ class Pruner:
 
     def _take_over(self, old_graph: Hypergraph, forward: GatedForward) -> None:
         """Gates for the network as it is now, with what the old ones had learned."""
-        self.graph, old = _traced_again(self.model, old_graph), forward.gates
+        self.graph, old = traced_again(self.model, old_graph), forward.gates
         origin = origin_of(old_graph, self.graph, old)
         edges = old.edge_of[origin.first[self.graph.starts[:-1]]]  # the old edge of every new one
         least = [min(int(self._limits.least[i]), edge.width) for i, edge in zip(edges, self.graph.edges, strict=True)]
@@ -394,38 +393,3 @@ class Pruner:
         self._forward.noisy = not self.finished
         self._loss.refresh()
         self._forward.refresh()
-
-
-def _check_settings(
-    alpha: float | None,
-    target: float | str | None,
-    steps: int | None,
-    per: str,
-    gamma: float,
-    momentum: float,
-    weight_decay: float,
-    temperature: float,
-) -> None:
-    if (alpha is None) == (target is None):
-        raise GatorError("pass alpha= (the weight of the cost) or target= (what may be left of it): one of them, not both")
-    if alpha is not None and not alpha >= 0:
-        raise GatorError(f"alpha={alpha!r}; expected zero or more")
-    if (target is None) != (steps is None):
-        raise GatorError("target= and steps= go together: in how many steps the target is to be met")
-    if steps is not None and (isinstance(steps, bool) or not isinstance(steps, int) or steps < 1):
-        raise GatorError(f"steps={steps!r}; expected a whole number of steps, 1 or more")
-    if per not in ("example", "batch"):
-        raise GatorError(f'per={per!r}; expected "example" or "batch"')
-    for name, value, least in (("gamma", gamma, 0.0), ("temperature", temperature, 0.0)):
-        if not value > least:
-            raise GatorError(f"{name}={value!r}; expected more than zero")
-    if not 0 <= momentum < 1:
-        raise GatorError(f"momentum={momentum!r}; expected 0 or more and less than 1")
-    if not weight_decay >= 0:
-        raise GatorError(f"weight_decay={weight_decay!r}; expected zero or more")
-
-
-def _traced_again(model: nn.Module, graph: Hypergraph) -> Hypergraph:
-    modules = {name for name, _ in model.named_modules()} | {name for name, _ in model.named_parameters()}
-    heads = graph.heads if isinstance(graph.heads, str) else {k: v for k, v in graph.heads.items() if k in modules}
-    return trace_inputs(model, graph.inputs, fixed=tuple(name for name in graph.fixed if name in modules), heads=heads)

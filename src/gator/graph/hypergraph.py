@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch.utils import _pytree as pytree
 
 from gator.errors import GatorError
@@ -80,6 +81,11 @@ class Hypergraph:
     def starts(self) -> Labels:
         """Where the units of each edge begin when those of all edges are counted through; and, last, how many there are."""
         return np.concatenate([[0], np.cumsum([edge.width for edge in self.edges], dtype=np.int64)])
+
+    def masks_of(self, alive: NDArray[np.bool_]) -> dict[str, NDArray[np.bool_]]:
+        """The living units of the edges that have lost some, from those of all edges counted through."""
+        masks = {edge.name: alive[start : start + edge.width] for edge, start in zip(self.edges, self.starts, strict=False)}
+        return {name: mask for name, mask in masks.items() if not mask.all()}
 
     def __getitem__(self, name: str) -> Edge:
         if name not in self._by_name:

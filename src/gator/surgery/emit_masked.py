@@ -16,7 +16,7 @@ from gator.surgery.fate import DROPOUTS
 from gator.surgery.layers import Leaf
 
 aten = torch.ops.aten
-_FILL = {"sum": 0.0, "max": float("-inf"), "min": float("inf")}
+FILL = {"sum": 0.0, "max": float("-inf"), "min": float("inf")}
 _LIVING: dict[Any, Callable[..., Any]] = {
     aten.mean: living.mean, aten.var: living.var, aten.std: living.std, aten.var_mean: living.var_mean,
     aten.std_mean: living.std_mean,
@@ -54,7 +54,7 @@ class MaskedEmitter(Emitter):
                 return args[name]  # nor anything to drop
         for read, dead in reads:
             name, position = read.argument
-            fill = _FILL.get(read.kind)
+            fill = FILL.get(read.kind)
             if fill is None:
                 continue
             target = args[name] if position is None else args[name][position]
@@ -64,7 +64,7 @@ class MaskedEmitter(Emitter):
             else:
                 args[name][position] = masked
                 leaf = None
-        special = [dead for read, dead in reads if read.kind not in _FILL]
+        special = [dead for read, dead in reads if read.kind not in FILL]
         if special:
             return self.over_the_living(call, args, special)
         return self.plain(call, leaf, args)
