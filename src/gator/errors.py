@@ -32,5 +32,13 @@ class ModelNameError(GatorError, ValueError):
     """A network was asked for by a name that is not known or cannot be built here."""
 
 
+class RecipeError(GatorError, ValueError):
+    """A recipe has a key that is not known, a value that does not fit, or settings that do not go together."""
+
+
+class RunError(GatorError):
+    """A run had to stop, or cannot go on from where it is; the message names the last good checkpoint."""
+
+
 class MissingExtraError(GatorError, ImportError):
     """An optional dependency is needed; the message names the extra to install."""

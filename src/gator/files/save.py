@@ -30,11 +30,16 @@ _KEY = "gator"
 
 def save(model: nn.Module, path: str | os.PathLike[str]) -> None:
     """Write a (cut) network to one file. The file appears whole or not at all."""
-    state = model.state_dict()
+    tensors, content = packed(model)
+    write_whole(Path(path), tensors, {_KEY: json.dumps(content), "format": "pt"})
+
+
+def packed(model: nn.Module) -> tuple[dict[str, torch.Tensor], dict[str, Any]]:
+    """The tensors of a network, and what JSON has to say about them and about the cuts they have been through."""
     tensors: dict[str, torch.Tensor] = {}
     tied: dict[str, str] = {}
     seen: dict[Any, str] = {}
-    for name, tensor in state.items():
+    for name, tensor in model.state_dict().items():
         if not isinstance(tensor, torch.Tensor):
             raise FileError(f"cannot save {name!r}: the state_dict holds a {type(tensor).__name__} there, not a tensor")
         key = (tensor.data_ptr(), tuple(tensor.shape), tensor.stride()) if tensor.numel() else name
@@ -43,14 +48,18 @@ def save(model: nn.Module, path: str | os.PathLike[str]) -> None:
         else:
             seen[key] = name
             tensors[name] = tensor.detach().contiguous()
-    content = {"format": FORMAT, "class": type(model).__name__, "tied": tied, "steps": [_dump(s) for s in steps_of(model)]}
-    target = Path(path)
+    steps = [_dump(step) for step in steps_of(model)]
+    return tensors, {"format": FORMAT, "class": type(model).__name__, "tied": tied, "steps": steps}
+
+
+def write_whole(target: Path, tensors: dict[str, torch.Tensor], metadata: dict[str, str]) -> None:
+    """One safetensors file that appears whole or not at all, whatever happens meanwhile."""
     if not target.parent.is_dir():
         raise FileError(f"cannot save to {target}: there is no folder {target.parent}")
     handle, temporary = tempfile.mkstemp(dir=target.parent, prefix=f".{target.name}.")
     os.close(handle)
     try:
-        save_file(tensors, temporary, metadata={_KEY: json.dumps(content), "format": "pt"})
+        save_file(tensors, temporary, metadata=metadata)
         with open(temporary, "rb") as written:
             os.fsync(written.fileno())
         os.chmod(temporary, 0o644)
@@ -66,7 +75,14 @@ def load(path: str | os.PathLike[str], model: nn.Module) -> nn.Module:
     """The network of a file, made from `model`, a fresh instance of the original architecture (which stays as it is)."""
     if not isinstance(model, nn.Module):
         raise FileError(f"load needs an instance of the original network, not {model!r}; pass Network(), not Network")
-    content, tensors = _read(Path(path))
+    tensors, content = read_packed(Path(path))
+    if not content["steps"]:
+        raise FileError(f"{path} holds no cut; load its tensors with safetensors into the model itself")
+    return unpacked(tensors, content, model, path)
+
+
+def unpacked(tensors: dict[str, torch.Tensor], content: dict[str, Any], model: nn.Module, path: Any) -> nn.Module:
+    """The network that was packed, made from `model`; without cuts it is `model` itself that gets the weights."""
     network = model
     for number, step in enumerate(content["steps"]):
         try:
@@ -75,13 +91,20 @@ def load(path: str | os.PathLike[str], model: nn.Module) -> nn.Module:
             raise
         except GatorError as error:
             raise FileError(f"{path}: cut {number + 1} cannot be made on this {type(model).__name__}: {error}") from error
-    if network is model:
-        raise FileError(f"{path} holds no cut; load its tensors with safetensors into the model itself")
     _fill(network, tensors, content["tied"], path)
     return network
 
 
-def _read(path: Path) -> tuple[dict[str, Any], dict[str, torch.Tensor]]:
+def is_cut(path: Path) -> bool:
+    """Whether gator.save wrote this file, and of a network that had been cut."""
+    try:
+        return bool(read_packed(path)[1]["steps"])
+    except FileError:
+        return False
+
+
+def read_packed(path: Path) -> tuple[dict[str, torch.Tensor], dict[str, Any]]:
+    """The tensors of a file and its plan, as `packed` gave them."""
     if not path.is_file():
         raise FileError(f"there is no file {path}")
     try:
@@ -94,7 +117,7 @@ def _read(path: Path) -> tuple[dict[str, Any], dict[str, torch.Tensor]]:
                 raise FileError(f"{path} has format {content['format']}; this version reads up to {FORMAT}: upgrade gator")
             if not isinstance(content["steps"], list) or not isinstance(content["tied"], dict):
                 raise FileError(f"{path}: the plan in it is damaged")
-            return content, {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
+            return {name: file.get_tensor(name) for name in file.keys()}, content  # noqa: SIM118
     except (SafetensorError, OSError) as error:
         raise FileError(f"{path} cannot be read: {error}; it is truncated or not a safetensors file") from error
     except (KeyError, TypeError, ValueError) as error:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager
 from typing import Any
@@ -347,6 +348,7 @@ class Pruner:
             "held": self.gates.held.clone(),
             "momentum": self.gates.momentum.clone(),
             "least": self._limits.least.tolist(),
+            "keep": list(self._keep),
             "whole": self._loss.whole,
             "wholes": getattr(self.priced, "wholes", None),
             "whole_cost": self.whole_cost,
@@ -364,15 +366,16 @@ class Pruner:
             raise GatorError(f"this is not the state of a pruner: it has no {missing[0]!r}")
         if state["format"] > FORMAT:
             raise GatorError(f"the state has format {state['format']}, this version reads up to {FORMAT}; upgrade gator")
-        here = {edge.name: edge.width for edge in self.graph.edges}
-        if dict(state["edges"]) != here:
-            for name in (*state["edges"], *here):
-                then, now = state["edges"].get(name), here.get(name)
-                if then != now:
-                    raise GatorError(
-                        f"the state is of another network: edge {name!r} had width {then}, it has {now} here\n"
-                        "  Load the network as it was saved (gator.load after shrink_), make the pruner, then load its state."
-                    )
+        here = [(edge.name, edge.width) for edge in self.graph.edges]
+        for then, now in itertools.zip_longest(state["edges"].items(), here):
+            if then != now:
+                had, has = (f"edge {pair[0]!r} of width {pair[1]}" if pair else "no edge" for pair in (then, now))
+                raise GatorError(
+                    f"the state is of another network: it had {had} where there is {has} here\n"
+                    "  Load the network as it was saved (gator.load after shrink_), make the pruner, then load its state."
+                )
+        if sorted(state["keep"]) != sorted(self._keep):
+            raise GatorError(f"the state was saved with keep={state['keep']}; make the pruner with the same, not {self._keep}")
         if (self.target is None) != (state["target"] is None):
             raise GatorError("the state was saved with target= and this pruner has alpha=, or the other way round")
         device = self.gates.logits.device

@@ -1,0 +1,89 @@
+"""Progress a person likes to watch: bars with the time left on a terminal, plain lines elsewhere."""
+
+from __future__ import annotations
+
+import os
+import sys
+import time
+from typing import Any
+
+import typer
+
+from gator.training.watch import Moment, Watch
+
+
+def watch_for() -> PlainWatch:
+    """The view that fits where the output goes. Of several processes only the first speaks."""
+    if os.environ.get("RANK", "0") != "0":
+        return PlainWatch(speaks=False)
+    return BarWatch() if sys.stdout.isatty() else PlainWatch()
+
+
+class PlainWatch(Watch):
+    """A line an epoch."""
+
+    def __init__(self, *, speaks: bool = True) -> None:
+        self.speaks = speaks
+
+    def note(self, text: str) -> None:
+        if self.speaks:
+            typer.echo(text)
+
+    def epoch(self, moment: Moment) -> None:
+        self.note(str(moment))
+
+
+class BarWatch(PlainWatch):
+    """A bar a phase: steps, time left, loss, living channels, cost against target; the lines of epochs stay above it."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        from rich.console import Console
+        from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
+
+        self._console = Console()
+        self._progress = Progress(
+            TextColumn("[bold]{task.description}"), BarColumn(bar_width=24), MofNCompleteColumn(), TimeElapsedColumn(),
+            TextColumn("left"), TimeRemainingColumn(), TextColumn("{task.fields[facts]}"), console=self._console,
+        )  # fmt: skip
+        self._task: Any = None
+        self._phase: tuple[str, int] | None = None
+        self._last = 0.0
+        self._accuracy: float | None = None
+
+    def note(self, text: str) -> None:
+        self._console.print(text, highlight=False, markup=False)
+
+    def wants_step(self) -> bool:
+        return time.monotonic() - self._last > 0.25
+
+    def step(self, moment: Moment) -> None:
+        self._last = time.monotonic()
+        self._show(moment)
+
+    def epoch(self, moment: Moment) -> None:
+        self._accuracy = moment.accuracy
+        self._show(moment)
+        self.note(str(moment))
+
+    def _show(self, moment: Moment) -> None:
+        phase = (moment.phase, moment.round)
+        if phase != self._phase:
+            self._progress.start()
+            if self._task is not None:
+                self._progress.remove_task(self._task)
+            title = moment.phase if moment.phase == "train" else f"{moment.phase} {moment.round + 1}"
+            self._task, self._phase = self._progress.add_task(title, total=moment.steps, facts=""), phase
+        self._progress.update(self._task, completed=moment.step, facts=self._facts(moment))
+
+    def _facts(self, moment: Moment) -> str:
+        parts = [f"loss {moment.loss:.3f}"]
+        if moment.cost_left is not None:
+            goal = "" if moment.target is None else f" → {moment.target:.1%}"
+            parts += [f"cost {moment.cost_left:.1%}{goal}", f"channels {moment.living}/{moment.channels}"]
+        if self._accuracy is not None:
+            parts.append(f"accuracy {self._accuracy:.2f} %")
+        return ", ".join(parts)
+
+    def close(self) -> None:
+        self._progress.stop()

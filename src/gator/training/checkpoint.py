@@ -1,0 +1,163 @@
+"""Where a run is, in one file that appears whole or not at all: networks, gates, optimizer, random numbers, position.
+
+The last two are kept. Tensors are safetensors under a prefix, all else is JSON in the same file; nothing is pickled.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import random
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from safetensors import SafetensorError, safe_open
+from torch import Tensor, nn
+from torch.optim import Optimizer
+
+from gator.errors import FileError, RunError
+from gator.files.save import packed, unpacked, write_whole
+
+FORMAT = 1
+_KEEP = 2
+
+
+@dataclass(frozen=True)
+class State:
+    """Tensors by name, and what JSON holds about them."""
+
+    tensors: dict[str, Tensor] = field(default_factory=dict)
+    content: dict[str, Any] = field(default_factory=dict)
+
+    def under(self, prefix: str) -> dict[str, Tensor]:
+        return {name[len(prefix) + 1 :]: t for name, t in self.tensors.items() if name.startswith(f"{prefix}/")}
+
+    def with_part(self, prefix: str, part: State) -> State:
+        tensors = {f"{prefix}/{name}": tensor for name, tensor in part.tensors.items()}
+        return State({**self.tensors, **tensors}, {**self.content, prefix: part.content})
+
+    def part(self, prefix: str) -> State:
+        return State(self.under(prefix), self.content[prefix])
+
+
+def write_checkpoint(folder: Path, step: int, state: State) -> Path:
+    """Write it, then forget all but the last two."""
+    path = folder / f"step-{step:09d}.safetensors"
+    metadata = {"gator-run": json.dumps({"format": FORMAT, **state.content})}
+    # Two tensors must not share memory in the file; a copy also takes them off the device.
+    write_whole(path, {name: tensor.detach().cpu().contiguous().clone() for name, tensor in state.tensors.items()}, metadata)
+    for old in checkpoints(folder)[:-_KEEP]:
+        old.unlink()
+    for left in folder.glob(".step-*"):  # of a process that was killed while it wrote
+        with contextlib.suppress(FileNotFoundError):
+            left.unlink()
+    return path
+
+
+def checkpoints(folder: Path) -> list[Path]:
+    """The checkpoints of a run, oldest first."""
+    return sorted(folder.glob("step-*.safetensors"))
+
+
+def read_latest(folder: Path) -> tuple[Path, State] | None:
+    """The newest checkpoint that can be read; None if the run has none yet."""
+    found, problems = checkpoints(folder), []
+    for path in reversed(found):
+        try:
+            return path, _read(path)
+        except FileError as error:
+            problems.append(str(error))
+    if found:
+        raise RunError("no checkpoint of this run can be read:\n  " + "\n  ".join(problems))
+    return None
+
+
+def _read(path: Path) -> State:
+    try:
+        with safe_open(path, framework="pt") as file:
+            content = json.loads((file.metadata() or {})["gator-run"])
+            tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
+    except (SafetensorError, OSError, KeyError, ValueError) as error:
+        raise FileError(f"{path} is damaged or not a checkpoint: {error}") from error
+    if content["format"] > FORMAT:
+        raise FileError(f"{path} has format {content['format']}; this version reads up to {FORMAT}: upgrade gator")
+    return State(tensors, content)
+
+
+# Parts.
+
+
+def network_state(network: nn.Module) -> State:
+    return State(*packed(network))
+
+
+def network_from(state: State, fresh: nn.Module, where: Path) -> nn.Module:
+    """The network that was saved, made from a fresh instance of the original."""
+    return unpacked(state.tensors, state.content, fresh, where)
+
+
+def optimizer_state(optimizer: Optimizer, network: nn.Module) -> State:
+    """Keyed by the names of parameters, in the order the optimizer has them: a network that shrinks may change it."""
+    names = {parameter: name for name, parameter in network.named_parameters()}
+    tensors: dict[str, Tensor] = {}
+    order, numbers = [], {}
+    for parameter in (p for group in optimizer.param_groups for p in group["params"]):
+        name = names[parameter]
+        order.append(name)
+        for key, value in optimizer.state.get(parameter, {}).items():
+            if isinstance(value, Tensor):
+                tensors[f"{name}/{key}"] = value
+            elif value is not None:
+                numbers[f"{name}/{key}"] = value
+    return State(tensors, {"order": order, "numbers": numbers})
+
+
+def parameters_in_order(state: State, network: nn.Module) -> list[nn.Parameter]:
+    named = dict(network.named_parameters())
+    return [named[name] for name in state.content["order"]]
+
+
+def load_optimizer_(optimizer: Optimizer, state: State, network: nn.Module) -> None:
+    named = dict(network.named_parameters())
+    for key, value in [*state.tensors.items(), *state.content["numbers"].items()]:
+        name, _, entry = key.rpartition("/")
+        parameter = named[name]
+        moved = value.to(parameter.device) if isinstance(value, Tensor) and value.ndim else value
+        optimizer.state[parameter][entry] = moved
+
+
+def mapping_state(values: Mapping[str, Any]) -> State:
+    """A state_dict of tensors and of what JSON can hold."""
+    return State(
+        {key: value for key, value in values.items() if isinstance(value, Tensor)},
+        {key: value for key, value in values.items() if not isinstance(value, Tensor)},
+    )
+
+
+def mapping_from(state: State) -> dict[str, Any]:
+    return {**state.content, **state.tensors}
+
+
+def random_state() -> dict[str, Any]:
+    """Every source of random numbers of this process."""
+    version, words, gauss = random.getstate()
+    name, keys, position, has_gauss, cached = np.random.get_state(legacy=True)  # noqa: NPY002
+    return {
+        "torch": torch.get_rng_state(),
+        "cuda": torch.cuda.get_rng_state() if torch.cuda.is_initialized() else None,
+        "python": [version, list(words), gauss],
+        "numpy": [str(name), np.asarray(keys).tolist(), position, has_gauss, cached],
+    }
+
+
+def set_random_state(state: Mapping[str, Any]) -> None:
+    torch.set_rng_state(state["torch"])
+    if state.get("cuda") is not None:
+        torch.cuda.set_rng_state(state["cuda"])
+    version, words, gauss = state["python"]
+    random.setstate((version, tuple(words), gauss))
+    np.random.set_state(tuple(state["numpy"]))  # noqa: NPY002

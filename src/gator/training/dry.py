@@ -1,0 +1,44 @@
+"""`dry_run`: everything a recipe asks for, built and tried for two steps of every phase on made-up data."""
+
+from __future__ import annotations
+
+import dataclasses
+import tempfile
+from pathlib import Path
+
+from gator.training.recipe import Phase, Recipe, check
+from gator.training.run import run_on
+from gator.training.watch import Watch
+from gator.zoo.data import made_up, shape_of
+
+_STEPS = 2
+_FEW = 2  # examples of a forward: enough for batch norms
+
+
+def dry_run(recipe: Recipe, *, watch: Watch | None = None) -> str:
+    """Raises what a real run would raise about settings; leaves nothing behind, and downloads nothing."""
+    check(recipe)
+    known = shape_of(recipe.data.name, image_size=recipe.data.image_size)
+    shape, classes = known or (recipe.model.input, 10)
+    parts = min(recipe.data.batch // recipe.data.sub_batch, 2) if recipe.data.sub_batch else 1
+    data = made_up(tuple(recipe.model.input or shape), classes, batch=parts * _FEW, batches=_STEPS)
+    with tempfile.TemporaryDirectory() as folder:
+        result = run_on(_short(recipe, parts), data, Path(folder) / "run", watch or Watch())
+    lines = [f"{recipe.name}: two steps of every phase done on made-up data of shape {'x'.join(map(str, data.shape))}"]
+    lines += [f"  {outcome.name}: {outcome.figures.macs:,} of {result.before.macs:,} MACs left" for outcome in result.rounds]
+    return "\n".join(lines)
+
+
+def _short(recipe: Recipe, parts: int) -> Recipe:
+    def short(phase: Phase) -> Phase:
+        return dataclasses.replace(phase, epochs=min(phase.epochs, 1), schedule="constant", steps=(), warmup=0.0)
+
+    return dataclasses.replace(
+        recipe,
+        model=dataclasses.replace(recipe.model, weights=""),
+        data=dataclasses.replace(recipe.data, batch=parts * _FEW, sub_batch=_FEW if recipe.data.sub_batch else 0),
+        train=short(recipe.train),
+        prune=short(recipe.prune),
+        finetune=dataclasses.replace(short(recipe.finetune), recalibrate=min(recipe.finetune.recalibrate, 1)),
+        latency=dataclasses.replace(recipe.latency, batch=1, rounds=1),
+    )

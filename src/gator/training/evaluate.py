@@ -1,0 +1,88 @@
+"""Accuracy on test data, and fresh batch-norm statistics for a network that has just been cut."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+from torch.nn.modules.batchnorm import _BatchNorm
+
+from gator.errors import RunError
+from gator.training.processes import Processes
+from gator.zoo.data import Loader
+
+
+def answers(output: Any) -> Tensor:
+    """The class scores in what a network returns: a tensor, the first of several, or `.logits`."""
+    found = getattr(output, "logits", output)
+    found = found[0] if isinstance(found, Sequence) else found
+    if not isinstance(found, Tensor):
+        raise RunError(f"the network returned {type(output).__name__}; expected class scores, or an object with .logits")
+    return found
+
+
+def placed(x: Tensor, device: torch.device, channels_last: bool) -> Tensor:
+    x = x.to(device, non_blocking=True)
+    return x.contiguous(memory_format=torch.channels_last) if channels_last and x.ndim == 4 else x
+
+
+@torch.no_grad()
+def evaluate(network: nn.Module, loader: Loader, processes: Processes, *, channels_last: bool) -> tuple[float, float]:
+    """Accuracy in percent and mean loss over all processes' test data."""
+    was = network.training
+    network.eval()
+    right = loss = seen = 0.0
+    try:
+        for x, y in loader.batches(0):
+            y = y.to(processes.device)
+            with processes.autocast():
+                scores = answers(network(placed(x, processes.device, channels_last))).float()
+            right += float((scores.argmax(1) == y).sum())
+            loss += float(functional.cross_entropy(scores, y, reduction="sum"))
+            seen += len(y)
+    finally:
+        network.train(was)
+    right, loss, seen = processes.total([right, loss, seen])
+    if not seen:
+        raise RunError("there is no test data to evaluate on")
+    return 100 * right / seen, loss / seen
+
+
+@torch.no_grad()
+def recalibrate_(network: nn.Module, loader: Loader, processes: Processes, *, batches: int, channels_last: bool) -> None:
+    """Mean and variance of every batch norm over so many training batches; a cut leaves those of the larger network."""
+    norms = [m for m in network.modules() if isinstance(m, _BatchNorm) and m.track_running_stats]
+    if not norms or not batches:
+        return
+    with _averaging(network, norms):
+        left, epoch = batches, 0
+        while left > 0:
+            for x, _ in loader.batches(epoch):
+                with processes.autocast():
+                    network(placed(x, processes.device, channels_last))
+                left -= 1
+                if left <= 0:
+                    break
+            epoch += 1
+    processes.same_buffers_(network)
+
+
+@contextmanager
+def _averaging(network: nn.Module, norms: Sequence[_BatchNorm]) -> Iterator[None]:
+    """Batch norms that average from scratch; all else (dropout, say) as in use."""
+    was, momenta = network.training, [norm.momentum for norm in norms]
+    network.eval()
+    try:
+        for norm in norms:
+            norm.reset_running_stats()
+            norm.momentum = None  # a plain mean over all batches
+            norm.train()
+        yield
+    finally:
+        for norm, momentum in zip(norms, momenta, strict=True):
+            norm.momentum = momentum
+        network.train(was)

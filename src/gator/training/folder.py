@@ -1,0 +1,173 @@
+"""The folder of a run: what was asked for, where it ran, what happened, and what came out.
+
+recipe.toml, environment.json, metrics.jsonl, events (TensorBoard), checkpoints, dense and round-N.safetensors, result.json
+and result.txt.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import platform
+import subprocess
+import sys
+from importlib import metadata
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from gator.errors import RunError
+from gator.training.reading import as_mapping, differing_keys, read_recipe, recipe_text
+from gator.training.recipe import Recipe
+from gator.training.watch import Moment
+
+_PACKAGES = ("torch-gator", "torch", "numpy", "safetensors", "accelerate", "torchvision", "timm", "transformers", "onnxruntime")
+
+
+class RunFolder:
+    """Paths of one run, and the files in it that grow."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self.checkpoints = path / "checkpoints"
+        self.metrics = path / "metrics.jsonl"
+        self.recipe_file = path / "recipe.toml"
+        self.dense = path / "dense.safetensors"
+        self.result = path / "result.json"
+        self._events: Any = None
+
+    @classmethod
+    def new(cls, path: Path, recipe: Recipe, environment: dict[str, Any]) -> RunFolder:
+        """A folder that holds nothing else yet."""
+        if path.exists() and (not path.is_dir() or any(path.iterdir())):
+            raise RunError(f"{path} is there already; choose another folder, or go on with it: gator prune --resume {path}")
+        folder = cls(path)
+        try:
+            folder.checkpoints.mkdir(parents=True, exist_ok=True)
+            (path / "environment.json").write_text(json.dumps(environment, indent=2) + "\n")
+            folder.metrics.touch()
+            folder.recipe_file.write_text(recipe_text(recipe))  # last: with it the folder is a run
+        except OSError as error:
+            raise RunError(f"cannot make the run folder {path}: {error}") from error
+        return folder
+
+    @classmethod
+    def of_run(cls, path: Path) -> RunFolder:
+        folder = cls(path)
+        if not folder.recipe_file.is_file():
+            raise RunError(f"{path} is not the folder of a run: it has no recipe.toml")
+        return folder
+
+    def recipe(self) -> Recipe:
+        return read_recipe(self.recipe_file)
+
+    def round_file(self, number: int) -> Path:
+        return self.path / f"round-{number + 1}.safetensors"
+
+    def record(self, moment: Moment, total_steps: int) -> None:
+        """One line a moment, and the same as curves."""
+        line = {"total_steps": total_steps, **moment.as_json()}
+        with self.metrics.open("a") as file:
+            file.write(json.dumps(line) + "\n")
+        events = self._writer(total_steps)
+        for key in ("loss", "lr", "accuracy", "test_loss", "cost_left", "alpha", "living"):
+            if line.get(key) is not None:
+                events.add_scalar(f"{moment.phase}/{key}", line[key], total_steps)
+        events.flush()
+
+    def _writer(self, step: int) -> Any:
+        if self._events is None:
+            try:
+                from torch.utils.tensorboard import SummaryWriter
+            except ImportError:
+                self._events = _NoEvents()
+            else:
+                self._events = SummaryWriter(str(self.path / "events"), purge_step=step)  # type: ignore[no-untyped-call]
+        return self._events
+
+    def metrics_bytes(self) -> int:
+        return self.metrics.stat().st_size
+
+    def forget_metrics_after(self, size: int) -> None:
+        """What a killed run wrote after its last checkpoint will be written again."""
+        with self.metrics.open("r+b") as file:
+            file.truncate(size)
+
+    def close(self) -> None:
+        if self._events is not None:
+            self._events.close()
+
+
+class _NoEvents:
+    """Where TensorBoard is not installed; metrics.jsonl has the same figures."""
+
+    def add_scalar(self, *_: Any) -> None: ...
+
+    def flush(self) -> None: ...
+
+    def close(self) -> None: ...
+
+
+def next_free(parent: Path, name: str) -> Path:
+    """runs/digits, runs/digits-2, ..."""
+    path, number = parent / name, 1
+    while path.exists():
+        number += 1
+        path = parent / f"{name}-{number}"
+    return path
+
+
+def environment(recipe: Recipe, device: str, processes: int) -> dict[str, Any]:
+    """Everything outside the recipe that a result may depend on."""
+    versions = {}
+    for package in _PACKAGES:
+        try:
+            versions[package] = metadata.version(package)
+        except metadata.PackageNotFoundError:
+            continue
+    weights = Path(recipe.model.weights)
+    return {
+        "command": sys.argv,
+        "python": platform.python_version(),
+        "platform": platform.platform(),
+        "processor": _processor(),
+        "device": device,
+        "gpu": torch.cuda.get_device_name() if device.startswith("cuda") else None,
+        "processes": processes,
+        "threads": torch.get_num_threads(),
+        "cores": os.cpu_count(),
+        "versions": versions,
+        "git": _git(),
+        "weights_sha256": hashlib.sha256(weights.read_bytes()).hexdigest() if weights.is_file() else None,
+    }
+
+
+def _processor() -> str:
+    info = Path("/proc/cpuinfo")
+    lines = info.read_text().splitlines() if info.is_file() else []
+    return next((line.partition(":")[2].strip() for line in lines if line.startswith("model name")), platform.processor())
+
+
+def _git() -> dict[str, Any] | None:
+    """The commit the run was started from, and whether files had changed since."""
+
+    def git(*args: str) -> str:
+        return subprocess.run(["git", *args], capture_output=True, text=True, check=True, timeout=10).stdout.strip()
+
+    try:
+        return {"commit": git("rev-parse", "HEAD"), "changed": bool(git("status", "--porcelain"))}
+    except (OSError, subprocess.SubprocessError):
+        return None
+
+
+def check_same_recipe(saved: dict[str, Any], recipe: Recipe, path: Path) -> None:
+    """A checkpoint goes on with the recipe it was made with. Only settings of [run] may differ."""
+    here = as_mapping(recipe)
+    changed = [key for key in differing_keys(saved, here) if not key.startswith("run.") or key == "run.precision"]
+    if changed:
+        raise RunError(
+            f"{path} is a checkpoint of another recipe: {', '.join(changed)} differ\n"
+            "  Undo the change in recipe.toml to go on, or start a new run with the new recipe."
+        )

@@ -1,0 +1,171 @@
+"""One phase of training, step by step: the same loop for the dense network, the gated one and the cut one."""
+
+from __future__ import annotations
+
+import itertools
+import math
+import time
+from collections.abc import Callable, Iterator
+from contextlib import nullcontext
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+from torch.optim import SGD, AdamW, Optimizer
+
+from gator.errors import RunError
+from gator.gates.pruner import Pruner
+from gator.training.evaluate import answers, placed
+from gator.training.processes import Processes
+from gator.training.recipe import Phase, Recipe
+from gator.training.schedule import learning_rate
+from gator.training.watch import Moment
+from gator.zoo.data import Loader
+
+
+@dataclass
+class Position:
+    """Where a phase is: whole epochs, steps of the next one, and what its loss adds up to so far."""
+
+    epoch: int = 0
+    step: int = 0
+    loss: float = 0.0
+    seconds: float = 0.0  # of training, over all starts
+
+
+def optimizer_for(phase: Phase, parameters: list[nn.Parameter]) -> Optimizer:
+    trained = [p for p in parameters if p.requires_grad]
+    if phase.optimizer == "adamw":
+        return AdamW(trained, lr=phase.lr, weight_decay=phase.weight_decay)
+    return SGD(trained, lr=phase.lr, momentum=phase.momentum, weight_decay=phase.weight_decay, nesterov=phase.nesterov)
+
+
+class Loop:
+    """Trains one network through one phase. What happens between steps and epochs is the caller's."""
+
+    def __init__(
+        self, recipe: Recipe, kind: str, phase: Phase, number: int, network: nn.Module, optimizer: Optimizer, loader: Loader,
+        processes: Processes, *, pruner: Pruner | None = None, teacher: nn.Module | None = None,
+        first_epoch: int = 0, channels: int | None = None,
+    ) -> None:  # fmt: skip
+        self.kind, self.phase, self.number = kind, phase, number
+        self.network, self.optimizer, self.pruner, self.teacher = network, optimizer, pruner, teacher
+        self.position = Position()
+        self._recipe, self._loader, self._processes = recipe, loader, processes
+        self._first_epoch, self._channels = first_epoch, channels
+        self.wrap()
+
+    def wrap(self) -> None:
+        """Make what is called in training from the network as it is now: again after every shrink."""
+        called = self._processes.wrapped(self.network, channels_may_go=self.pruner is not None)
+        self._called: nn.Module = torch.compile(called) if self._recipe.run.compile else called  # type: ignore[assignment]
+        self._apart = called
+
+    @property
+    def steps_an_epoch(self) -> int:
+        return len(self._loader)
+
+    @property
+    def steps_taken(self) -> int:
+        return self.position.epoch * self.steps_an_epoch + self.position.step
+
+    @property
+    def lr(self) -> float:
+        return learning_rate(self.phase, self.steps_taken, self.steps_an_epoch)
+
+    def epoch(self, after_step: Callable[[], None]) -> None:
+        """Go to the end of the epoch; `after_step` is called between steps."""
+        self.network.train()
+        at, total = self.position, self.steps_an_epoch
+        batches = self._batches()
+        while at.step < total:
+            began = time.monotonic()
+            batch = next(batches, None)
+            if batch is None:
+                raise RunError(f"the training data ended after {at.step} batches of an epoch; it said it had {total}")
+            at.loss += self._step(*batch)
+            at.step += 1
+            at.seconds += time.monotonic() - began
+            if at.step < total:
+                after_step()
+
+    def next_epoch(self) -> None:
+        at = self.position
+        at.epoch, at.step, at.loss = at.epoch + 1, 0, 0.0
+
+    def _batches(self) -> Iterator[tuple[Tensor, Tensor]]:
+        # Every phase and round has epochs of its own, so that no order of examples comes twice.
+        return self._loader.batches(self._first_epoch + self.position.epoch, start=self.position.step)
+
+    def _step(self, x: Tensor, y: Tensor) -> float:
+        lr, processes = self.lr, self._processes
+        for group in self.optimizer.param_groups:
+            group["lr"] = lr
+        size = self._recipe.data.sub_batch or len(x)
+        parts = list(zip(x.split(size), y.split(size), strict=True))
+        total = 0.0
+        for index, (images, labels) in enumerate(parts):
+            last = index == len(parts) - 1
+            with nullcontext() if last else processes.apart(self._apart):
+                loss = self._loss(placed(images, processes.device, self._recipe.run.channels_last), labels.to(processes.device))
+                total += self._checked(float(loss.detach()) / len(parts), lr)
+                if self.pruner is not None:
+                    loss = loss + self.pruner.loss()
+                processes.backward(loss / len(parts))
+        parameters = list(itertools.chain.from_iterable(group["params"] for group in self.optimizer.param_groups))
+        processes.update(self.optimizer, parameters, self.phase.clip)
+        self.optimizer.zero_grad()
+        if self.pruner is not None:
+            self.pruner.step(lr=lr)
+        return total
+
+    def _loss(self, x: Tensor, y: Tensor) -> Tensor:
+        phase = self.phase
+        with self._processes.autocast():
+            scores = answers(self._called(x)).float()
+            loss = functional.cross_entropy(scores, y, label_smoothing=phase.label_smoothing)
+            if self.teacher is None:
+                return loss
+            with torch.no_grad():
+                wanted = answers(self.teacher(x)).float()
+        t = phase.temperature
+        apart = functional.kl_div(
+            (scores / t).log_softmax(1), (wanted / t).log_softmax(1), reduction="batchmean", log_target=True
+        )
+        return (1 - phase.distill) * loss + phase.distill * t * t * apart
+
+    def _checked(self, loss: float, lr: float) -> float:
+        if not math.isfinite(loss):
+            raise LossError(
+                f"the loss is {loss} at step {self.steps_taken + 1} of {self.kind} (epoch {self.position.epoch + 1}), "
+                f"learning rate {lr:.4g}"
+            )
+        return loss
+
+    def moment(self, accuracy: float | None = None, test_loss: float | None = None) -> Moment:
+        """How things stand after the latest step."""
+        at, pruner = self.position, self.pruner
+        last = max(self.steps_taken - 1, 0)
+        return Moment(
+            phase=self.kind,
+            round=self.number,
+            epoch=min(at.epoch + 1, self.phase.epochs),
+            epochs=self.phase.epochs,
+            step=self.steps_taken,
+            steps=self.phase.epochs * self.steps_an_epoch,
+            loss=at.loss / max(at.step, 1),
+            lr=learning_rate(self.phase, last, self.steps_an_epoch),
+            seconds=at.seconds,
+            accuracy=accuracy,
+            test_loss=test_loss,
+            cost_left=None if pruner is None else pruner.cost_left / pruner.whole_cost,
+            target=None if pruner is None or pruner.target is None else pruner.target / pruner.whole_cost,
+            alpha=None if pruner is None else pruner.alpha,
+            living=None if pruner is None else int(pruner.gates.alive.sum()),
+            channels=None if pruner is None else self._channels,
+        )
+
+
+class LossError(RunError):
+    """The loss is no number any more."""

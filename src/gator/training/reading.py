@@ -1,0 +1,174 @@
+"""Recipes from TOML and back. A key that is not known or a value of another type is an error that names the key.
+
+Keys are checked against the dataclasses of recipe.py, which are the only list of them.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import difflib
+import json
+import os
+import sys
+import types
+import typing
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Any, TypeVar
+
+from gator.errors import MissingExtraError, RecipeError
+from gator.training.recipe import Recipe, check
+
+if sys.version_info >= (3, 11):
+    import tomllib
+else:
+    try:
+        import tomli as tomllib
+    except ImportError as error:
+        raise MissingExtraError("reading recipes needs tomli on Python 3.10; pip install 'torch-gator[train]'") from error
+
+SHIPPED = Path(__file__).parent.parent / "recipes"
+DEFAULT = "digits"
+T = TypeVar("T")
+
+
+def read_recipe(source: str | os.PathLike[str] = DEFAULT, changes: Iterable[str] = ()) -> Recipe:
+    """The recipe of a file, or a shipped one by its name, with changes such as "prune.target=0.4"."""
+    path = Path(source)
+    if not path.is_file():
+        shipped = SHIPPED / f"{source}.toml"
+        if not shipped.is_file():
+            names = sorted(p.stem for p in SHIPPED.glob("*.toml"))
+            raise RecipeError(f"there is no recipe {str(source)!r}: neither a file, nor one of {', '.join(names)}")
+        path = shipped
+    try:
+        return recipe_from_text(path.read_text(encoding="utf-8"), changes)
+    except UnicodeDecodeError as error:
+        raise RecipeError(f"{path} is not a text file in UTF-8: {error}") from error
+    except RecipeError as error:
+        raise RecipeError(f"{path}: {error}") from error
+
+
+def recipe_from_text(text: str, changes: Iterable[str] = ()) -> Recipe:
+    try:
+        content = tomllib.loads(text)
+    except tomllib.TOMLDecodeError as error:
+        raise RecipeError(f"not valid TOML: {error}") from error
+    for change in changes:
+        _change(content, change)
+    return check(_made(Recipe, content, ""))
+
+
+def _change(content: dict[str, Any], change: str) -> None:
+    key, equals, text = change.partition("=")
+    parts = key.strip().split(".")
+    if not equals or not all(parts):
+        raise RecipeError(f"--set {change!r}: expected key=value, for example prune.target=0.4")
+    try:
+        value = tomllib.loads(f"value = {text}")["value"]
+    except tomllib.TOMLDecodeError:
+        value = text.strip()  # a bare word is a string
+    for part in parts[:-1]:
+        inner = content.setdefault(part, {})
+        if not isinstance(inner, dict):
+            raise RecipeError(f"--set {change!r}: {part} is a value, not a table")
+        content = inner
+    content[parts[-1]] = value
+    other = {"target": "alphas", "alphas": "target"}.get(parts[-1])
+    if parts[:-1] == ["prune"] and other:
+        content.pop(other, None)  # one replaces the other
+
+
+def _made(kind: type[T], content: Any, path: str) -> T:
+    if not isinstance(content, Mapping):
+        raise RecipeError(f"{path.rstrip('.')} = {content!r}; expected a table [{path.rstrip('.')}]")
+    hints = typing.get_type_hints(kind)
+    fields = {field.name: field for field in dataclasses.fields(kind)}  # type: ignore[arg-type]
+    for key in content:
+        if key not in fields:
+            raise RecipeError(f"{path}{key} is not a key{_hint(path, key, Recipe)}")
+    for name, field in fields.items():
+        if name not in content and field.default is dataclasses.MISSING and field.default_factory is dataclasses.MISSING:
+            raise RecipeError(f"{path}{name} is missing: {_described(hints[name])} is needed there")
+    return kind(**{key: _value(hints[key], value, f"{path}{key}") for key, value in content.items()})
+
+
+def _hint(path: str, key: str, root: type) -> str:
+    known = _keys(root, "")
+    close = difflib.get_close_matches(f"{path}{key}", known, n=1, cutoff=0.5)
+    tails = [k for k in known if k.rpartition(".")[2] == key]
+    best = tails or close
+    return f"; did you mean {best[0]}?" if best else f"; expected one of {', '.join(k for k in known if k.startswith(path))}"
+
+
+def _keys(kind: type, path: str) -> list[str]:
+    hints = typing.get_type_hints(kind)
+    found = []
+    for name in (field.name for field in dataclasses.fields(kind)):
+        inner = hints[name]
+        found += _keys(inner, f"{path}{name}.") if dataclasses.is_dataclass(inner) else [f"{path}{name}"]
+    return found
+
+
+def _value(hint: Any, value: Any, key: str) -> Any:
+    if dataclasses.is_dataclass(hint):
+        return _made(typing.cast("type[Any]", hint), value, f"{key}.")
+    if typing.get_origin(hint) is tuple:
+        if not isinstance(value, (list, tuple)):
+            raise RecipeError(f"{key} = {value!r}; expected {_described(hint)}")
+        inner = typing.get_args(hint)[0]
+        return tuple(_value(inner, item, key) for item in value)
+    for kind in typing.get_args(hint) if isinstance(hint, types.UnionType) else (hint,):
+        if kind is float and isinstance(value, int) and not isinstance(value, bool):
+            return float(value)
+        if type(value) is kind:
+            return value
+    raise RecipeError(f"{key} = {value!r}; expected {_described(hint)}, found {_WORDS.get(type(value), type(value).__name__)}")
+
+
+_WORDS: dict[Any, str] = {
+    int: "a whole number", float: "a number", str: "a string", bool: "true or false", list: "a list", dict: "a table"
+}  # fmt: skip
+
+
+def _described(hint: Any) -> str:
+    if typing.get_origin(hint) is tuple:
+        return f"a list of {_WORDS[typing.get_args(hint)[0]].removeprefix('a ')}s"
+    if isinstance(hint, types.UnionType):
+        return " or ".join(_WORDS[kind] for kind in typing.get_args(hint) if kind is not type(None))
+    return "a table" if dataclasses.is_dataclass(hint) else _WORDS[hint]
+
+
+def recipe_text(recipe: Recipe) -> str:
+    """The recipe as TOML, every key written out, so that it reads back as the same recipe."""
+    content = as_mapping(recipe)
+    top = [f"{key} = {_toml(value)}" for key, value in content.items() if not isinstance(value, dict)]
+    tables = [
+        "\n".join([f"[{key}]", *(f"{name} = {_toml(value)}" for name, value in table.items() if value is not None)])
+        for key, table in content.items()
+        if isinstance(table, dict)
+    ]
+    return "\n\n".join(["\n".join(top), *tables]) + "\n"
+
+
+def as_mapping(recipe: Recipe) -> dict[str, Any]:
+    """The recipe as nested dicts and lists, as JSON has them."""
+    found: dict[str, Any] = json.loads(json.dumps(dataclasses.asdict(recipe)))
+    return found
+
+
+def _toml(value: Any) -> str:
+    """JSON's strings, numbers and lists are TOML's as well."""
+    return json.dumps(value, ensure_ascii=False)
+
+
+def differing_keys(one: Mapping[str, Any], two: Mapping[str, Any], path: str = "") -> list[str]:
+    """The keys in which two recipes differ."""
+    found = []
+    for key in dict.fromkeys([*one, *two]):
+        a, b = one.get(key), two.get(key)
+        if isinstance(a, Mapping) and isinstance(b, Mapping):
+            found += differing_keys(a, b, f"{path}{key}.")
+        elif a != b:
+            found.append(f"{path}{key}")
+    return found

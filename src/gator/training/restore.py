@@ -1,0 +1,95 @@
+"""Everything a run has to remember, as one state; and a run brought back to where a state was taken."""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+from typing import TYPE_CHECKING
+
+from gator.errors import RunError
+from gator.training.checkpoint import (
+    State,
+    mapping_from,
+    mapping_state,
+    network_from,
+    network_state,
+    optimizer_state,
+    random_state,
+    read_latest,
+    set_random_state,
+)
+from gator.training.folder import check_same_recipe
+from gator.training.loop import Position
+from gator.training.reading import as_mapping
+from gator.training.report import Figures, Outcome
+
+if TYPE_CHECKING:
+    from gator.training.stages import Run
+
+_TENSORS = ("torch", "cuda")  # sources of random numbers whose state is a tensor
+
+
+def state_of(run: Run) -> State:
+    """Everything that is needed to go on as if nothing had happened."""
+    loop, last = run.loop, run.stage >= len(run.stages)
+    random = run.processes.gathered(random_state())
+    state = State(
+        {f"random/{rank}/{key}": own[key] for rank, own in enumerate(random) for key in _TENSORS if own[key] is not None},
+        {
+            "recipe": as_mapping(run.recipe),
+            "processes": run.processes.count,
+            "random": [{key: own[key] for key in ("python", "numpy")} for own in random],
+            "stage": run.stage,
+            "position": None if loop is None else asdict(loop.position),
+            "before": None if run.before is None else asdict(run.before),
+            "rounds": [asdict(outcome) for outcome in run.rounds],
+            "numbers": [run.channels, run.total_steps, run.accuracy_cut, run.accuracy_best, run.seconds],
+            "metrics_bytes": run.folder.metrics_bytes(),
+            "scaler": run.processes.scaler_state(),
+        },
+    )  # fmt: skip
+    if run.pruner is not None or (loop is None and not last) or (loop is not None and loop.kind == "train"):
+        state = state.with_part("model", network_state(run.model))
+    if run.pruner is not None:
+        state = state.with_part("pruner", mapping_state(run.pruner.state_dict()))
+    if loop is not None:
+        state = state.with_part("optimizer", optimizer_state(loop.optimizer, loop.network))
+        if loop.kind == "finetune":
+            state = state.with_part("small", network_state(loop.network))
+    return state
+
+
+def restore_(run: Run) -> None:
+    """Go to where the last checkpoint was written; random numbers last, since building networks draws some."""
+    found = read_latest(run.folder.checkpoints)
+    if found is None:
+        run.model = run.built()
+        run.folder.forget_metrics_after(0)
+        return
+    path, state = found
+    content = state.content
+    check_same_recipe(content["recipe"], run.recipe, path)
+    if content["processes"] != run.processes.count:
+        raise RunError(f"{path} was written by {content['processes']} processes; go on with as many, not {run.processes.count}")
+    run.stage = content["stage"]
+    run.before = None if content["before"] is None else Figures(**content["before"])
+    run.rounds = [Outcome(**{**o, "figures": Figures(**o["figures"])}) for o in content["rounds"]]
+    run.channels, run.total_steps, run.accuracy_cut, run.accuracy_best, run.seconds = content["numbers"]
+    if "model" in content:
+        run.model = run.placed(network_from(state.part("model"), run.fresh(), path))
+    if "pruner" in content:
+        run.make_pruner(mapping_from(state.part("pruner")))
+    if content["position"] is not None:
+        stage = run.stages[run.stage]
+        network = run.model
+        if "small" in content:
+            network = run.placed(network_from(state.part("small"), run.fresh(), path))
+        pruner = run.pruner if stage.kind == "prune" else None
+        run.make_loop(stage, network, pruner, state.part("optimizer"))
+        assert run.loop is not None
+        run.loop.position = Position(**content["position"])
+    run.processes.load_scaler_(content["scaler"])
+    if run.processes.first:
+        run.folder.forget_metrics_after(content["metrics_bytes"])
+    rank = run.processes.rank
+    set_random_state({**content["random"][rank], **state.under(f"random/{rank}")})
+    run.watch.note(f"going on from {path}")

@@ -1,0 +1,333 @@
+"""The stages of a run, one after the other, each of which can be left and taken up at any step.
+
+Train the dense network if asked to; then, for the target or for every alpha: train with gates, cut, and fine-tune the cut
+network on the side. The next round goes on from the gated weights (section 4 of the paper).
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import time
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import nn
+
+from gator.errors import FileError, RunError
+from gator.files.save import read_packed, save, unpacked
+from gator.gates.pruner import Pruner
+from gator.training.checkpoint import State, checkpoints, load_optimizer_, parameters_in_order, write_checkpoint
+from gator.training.costs import cost_for
+from gator.training.evaluate import evaluate, recalibrate_
+from gator.training.folder import RunFolder
+from gator.training.loop import Loop, LossError, optimizer_for
+from gator.training.processes import Processes
+from gator.training.recipe import Phase, Recipe
+from gator.training.report import Figures, Outcome, Result, figures, latencies
+from gator.training.restore import restore_, state_of
+from gator.training.watch import Watch
+from gator.training.weights import with_weights
+from gator.zoo.data import Data, load_data
+from gator.zoo.models import build
+
+_LOOK_EVERY = 10  # steps between two looks at the clock and at signals where several processes have to agree
+_EPOCHS_APART = 1_000_000  # so that no two stages see the same order of examples
+
+
+@dataclass(frozen=True)
+class Stage:
+    """A phase of the recipe in a round of its own."""
+
+    kind: str  # train, prune or finetune
+    round: int
+
+
+class Interrupted(RunError):
+    """The run was asked to stop, and did so after writing a checkpoint."""
+
+
+class Run:
+    """The networks of a run and where it is. Everything that changes is in `_state`, which a checkpoint holds."""
+
+    def __init__(self, recipe: Recipe, processes: Processes, watch: Watch, *, resuming: bool, data: Data | None = None) -> None:
+        self.recipe, self.processes, self.watch = recipe, processes, watch
+        self.asked_to_stop = False
+        settings, count = recipe.data, processes.count
+        if settings.batch % (max(settings.sub_batch, 1) * count):
+            raise RunError(
+                f"data.batch = {settings.batch} cannot be shared by {count} processes in parts of "
+                f"{settings.sub_batch or 'equal size'}; change data.batch or data.sub_batch"
+            )
+        torch.manual_seed(recipe.seed)
+        self.data = data or load_data(
+            settings.name, folder=settings.folder or None, batch=settings.batch // count, test_batch=settings.test_batch,
+            seed=recipe.seed, rank=processes.rank, world=count, augment=settings.augment, hold_back=settings.hold_back,
+            workers=settings.workers, image_size=settings.image_size, download=settings.download, verify=settings.verify,
+        )  # fmt: skip
+        self.example = torch.zeros(1, *(recipe.model.input or self.data.shape), device=processes.device)
+        self.model = self.fresh() if resuming else self.built()
+        rounds = len(recipe.prune.alphas) or 1
+        stages = [Stage(kind, number) for number in range(rounds) for kind in ("prune", "finetune")]
+        self.stages = [*([Stage("train", 0)] if recipe.train.epochs else []), *stages]
+        self.stage = 0
+        self.before: Figures | None = None
+        self.rounds: list[Outcome] = []
+        self.pruner: Pruner | None = None
+        self.loop: Loop | None = None
+        self.channels = self.total_steps = 0
+        self.accuracy_cut = self.accuracy_best = 0.0
+        self.seconds = 0.0
+        self._teacher: nn.Module | None = None
+
+    def built(self) -> nn.Module:
+        """A fresh instance of the network, with the weights the recipe names."""
+        settings = self.recipe.model
+        source, _, which = settings.weights.partition(":")
+        named = source == "pretrained"
+        model = build(settings.name, example_inputs=self.example, pretrained=(which or True) if named else False).model
+        if settings.weights and not named:
+            model = with_weights(model, Path(settings.weights))
+        return self.placed(model)
+
+    def placed(self, network: nn.Module) -> nn.Module:
+        network = network.to(self.processes.device)
+        return network.to(memory_format=torch.channels_last) if self.recipe.run.channels_last else network  # type: ignore[call-overload,no-any-return]
+
+    # The stages.
+
+    def go(self, folder: RunFolder) -> Result:
+        self.folder = folder
+        restore_(self)
+        self._last_checkpoint, started = time.monotonic(), time.monotonic()
+        already = self.seconds
+        try:
+            while self.stage < len(self.stages):
+                stage = self.stages[self.stage]
+                if self.loop is None:
+                    self._begin(stage)
+                assert self.loop is not None
+                while self.loop.position.epoch < self.loop.phase.epochs:
+                    self.loop.epoch(self._between_steps)
+                    self._end_of_epoch(stage)
+                    self.seconds = already + time.monotonic() - started
+                    self._between_steps()
+                self._end(stage)
+                self.loop, self.stage = None, self.stage + 1
+                self.seconds = already + time.monotonic() - started
+                self._write_checkpoint()
+            return self._finish()
+        except LossError as error:
+            advice = f"Start again with a smaller learning rate (--set {stage.kind}.lr=...)."
+            raise RunError(f"{error}\n  {self._last_good()}. {advice}") from error
+        finally:
+            folder.close()
+
+    def _phase(self, stage: Stage) -> Phase:
+        phase: Phase = getattr(self.recipe, stage.kind)
+        return phase
+
+    def _begin(self, stage: Stage) -> None:
+        """What a stage starts with. Everything here is a function of what the last checkpoint holds."""
+        recipe = self.recipe
+        if stage.kind == "train":
+            self.make_loop(stage, self.model)
+        elif stage.kind == "prune":
+            if stage.round == 0:
+                self._dense_is_ready()
+                self.make_pruner()
+            assert self.pruner is not None
+            if recipe.prune.alphas:
+                self.pruner.alpha = recipe.prune.alphas[stage.round]
+            self.make_loop(stage, self.model, self.pruner)
+        else:
+            assert self.pruner is not None
+            small = self.placed(self.pruner.cut())
+            if not self._more_rounds():
+                self.pruner.detach()
+                self.pruner = None
+            recalibrate_(
+                small, self.data.train, self.processes, batches=recipe.finetune.recalibrate,
+                channels_last=recipe.run.channels_last,
+            )  # fmt: skip
+            self.accuracy_cut, _ = self._evaluate(small)
+            self.accuracy_best = self.accuracy_cut
+            self.watch.note(f"cut to {self._counted(small)}; accuracy {self.accuracy_cut:.2f} % before fine-tuning")
+            self.make_loop(stage, small)
+
+    def _more_rounds(self) -> bool:
+        return any(later.kind == "prune" for later in self.stages[self.stage + 1 :])
+
+    def _dense_is_ready(self) -> None:
+        if self.processes.first:
+            save(self.model, self.folder.dense)
+        self.processes.wait()
+        accuracy, _ = self._evaluate(self.model)
+        self.before = figures(self.model, self.example, accuracy, (0.0, 0.0))
+        self.watch.note(f"dense network: {self._counted(self.model)}; accuracy {accuracy:.2f} %")
+
+    def _counted(self, network: nn.Module) -> str:
+        counted = figures(network, self.example, 0.0, (0.0, 0.0))
+        return f"{counted.macs:,} MACs, {counted.params:,} parameters"
+
+    def make_pruner(self, state: dict[str, Any] | None = None) -> None:
+        settings = self.recipe.prune
+        target: float | str | None = settings.target
+        if state is not None and target is not None:
+            target = 1.0  # of the network as it is now; what it was is in the state
+        self.pruner = Pruner(
+            self.model, self.example, cost=cost_for(self.recipe), target=target,
+            alpha=settings.alphas[0] if settings.alphas else None,
+            steps=None if target is None else settings.epochs * len(self.data.train), per=settings.per, gamma=settings.gamma,
+            weight_decay=settings.gate_weight_decay, min_width=settings.min_width, round_to=settings.round_to,
+            keep=settings.keep if state is None else state["keep"],
+        )  # fmt: skip
+        if state is None:
+            self.channels = len(self.pruner.gates)
+        else:
+            self.pruner.load_state_dict(state)
+
+    def make_loop(self, stage: Stage, network: nn.Module, pruner: Pruner | None = None, state: State | None = None) -> None:
+        phase = self._phase(stage)
+        parameters = list(network.parameters()) if state is None else parameters_in_order(state, network)
+        optimizer = optimizer_for(phase, parameters)
+        if state is not None:
+            load_optimizer_(optimizer, state, network)
+        self.loop = Loop(
+            self.recipe, stage.kind, phase, stage.round, network, optimizer, self.data.train, self.processes, pruner=pruner,
+            teacher=self.teacher if phase.distill else None, first_epoch=_EPOCHS_APART * (1 + self.stage),
+            channels=self.channels,
+        )  # fmt: skip
+
+    @property
+    def teacher(self) -> nn.Module:
+        """The dense network, in use and not in training."""
+        if self._teacher is None:
+            self._teacher = self._from_file(self.folder.dense).requires_grad_(False)
+        return self._teacher
+
+    def fresh(self) -> nn.Module:
+        with torch.random.fork_rng():
+            return build(self.recipe.model.name, example_inputs=self.example).model
+
+    def _end_of_epoch(self, stage: Stage) -> None:
+        loop, recipe = self.loop, self.recipe
+        assert loop is not None
+        self.total_steps += loop.steps_an_epoch
+        self.processes.same_buffers_(loop.network)
+        accuracy, test_loss = self._evaluate(loop.network)
+        self.accuracy_best = max(self.accuracy_best, accuracy)
+        (loss,) = (total / self.processes.count for total in self.processes.total([loop.position.loss]))
+        loop.position.loss = loss
+        moment = loop.moment(accuracy, test_loss)
+        if stage.kind == "prune" and recipe.prune.shrink and self.pruner is not None:
+            self.pruner.shrink_(loop.optimizer)
+            loop.wrap()
+        if self.processes.first:
+            self.folder.record(moment, self.total_steps)
+        self.watch.epoch(moment)
+        loop.next_epoch()
+
+    def _evaluate(self, network: nn.Module) -> tuple[float, float]:
+        return evaluate(network, self.data.test, self.processes, channels_last=self.recipe.run.channels_last)
+
+    def _end(self, stage: Stage) -> None:
+        if stage.kind != "finetune":
+            return
+        assert self.loop is not None
+        network = self.loop.network.eval()
+        accuracy, _ = self._evaluate(network)
+        file = self.folder.round_file(stage.round)
+        if self.processes.first:
+            save(network, file)
+        alphas = self.recipe.prune.alphas
+        self.rounds.append(
+            Outcome(
+                name=f"alpha {alphas[stage.round]:g}" if alphas else f"target {self.recipe.prune.target}",
+                file=file.name,
+                figures=figures(network, self.example, accuracy, (0.0, 0.0)),
+                accuracy_cut=self.accuracy_cut,
+                accuracy_best=max(self.accuracy_best, accuracy),
+                alpha=alphas[stage.round] if alphas else None,
+            )
+        )
+
+    def _finish(self) -> Result:
+        """Measure all networks side by side, and write the table: the first process for all."""
+        assert self.before is not None
+        settings = self.recipe.latency
+        networks = [self._from_file(self.folder.dense), *(self._from_file(self.folder.path / o.file) for o in self.rounds)]
+        example = self.example.expand(settings.batch, *self.example.shape[1:]).contiguous()
+        measured = latencies(networks, example, settings.rounds) if self.processes.first else [(0.0, 0.0)] * len(networks)
+        before, *after = [
+            Figures(**{**asdict(found), "latency_ms": latency[0], "latency_spread_ms": latency[1]})
+            for found, latency in zip([self.before, *(o.figures for o in self.rounds)], measured, strict=True)
+        ]
+        rounds = tuple(
+            Outcome(**{**vars(outcome), "figures": found}) for outcome, found in zip(self.rounds, after, strict=True)
+        )
+        result = Result(str(self.folder.path), self.data.tested_on, round(self.seconds, 1), before, rounds)
+        if self.processes.first:
+            _write(self.folder.path / "result.txt", f"{result}\n")
+            _write(self.folder.result, json.dumps(result.as_json(), indent=2) + "\n")
+        self.processes.wait()
+        return result
+
+    def _from_file(self, path: Path) -> nn.Module:
+        tensors, content = read_packed(path)
+        return self.placed(unpacked(tensors, content, self.fresh(), path)).eval()
+
+    # Checkpoints.
+
+    def _between_steps(self) -> None:
+        loop, processes = self.loop, self.processes
+        assert loop is not None
+        if processes.first and self.watch.wants_step():
+            self.watch.step(loop.moment())
+        if processes.count > 1 and loop.steps_taken % _LOOK_EVERY:
+            return
+        due = processes.first and time.monotonic() - self._last_checkpoint >= self.recipe.run.checkpoint_seconds
+        stop, write = processes.total([float(self.asked_to_stop), float(due)])
+        if stop:
+            path = self._write_checkpoint()
+            raise Interrupted(f"stopped; {path} is written. Go on with: gator prune --resume {self.folder.path}")
+        if write:
+            self._write_checkpoint()
+
+    def _write_checkpoint(self) -> Path:
+        state = state_of(self)
+        path = Path()
+        if self.processes.first:
+            try:
+                path = write_checkpoint(self.folder.checkpoints, self._steps_ever(), state)
+            except FileError as error:
+                raise RunError(
+                    f"a checkpoint could not be written: {error}\n"
+                    f"  {self._last_good()}. Make room, then: gator prune --resume {self.folder.path}"
+                ) from error
+        self._last_checkpoint = time.monotonic()
+        return path
+
+    def _last_good(self) -> str:
+        found = checkpoints(self.folder.checkpoints)
+        return f"The last good checkpoint is {found[-1]}" if found else "There is no checkpoint yet"
+
+    def _steps_ever(self) -> int:
+        """Numbers checkpoints: grows with every step and every stage."""
+        inside = 0 if self.loop is None else self.loop.position.step
+        return self.total_steps + inside + self.stage
+
+
+def _write(path: Path, text: str) -> None:
+    """A text file that appears whole or not at all."""
+    temporary = path.with_name(f".{path.name}")
+    try:
+        with temporary.open("w") as file:
+            file.write(text)
+            file.flush()
+            os.fsync(file.fileno())
+        temporary.replace(path)
+    except OSError as error:
+        raise FileError(f"cannot write {path}: {error}") from error

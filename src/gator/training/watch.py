@@ -1,0 +1,63 @@
+"""What a run tells while it goes on. The base class writes to the log; the command line shows more."""
+
+from __future__ import annotations
+
+import logging
+from dataclasses import asdict, dataclass
+from typing import Any
+
+_log = logging.getLogger("gator")
+
+
+@dataclass(frozen=True)
+class Moment:
+    """How things stand at a step, or with an accuracy at the end of an epoch."""
+
+    phase: str  # train, prune, finetune
+    round: int
+    epoch: int
+    epochs: int
+    step: int  # of this phase
+    steps: int
+    loss: float
+    lr: float
+    seconds: float  # of this phase
+    accuracy: float | None = None
+    test_loss: float | None = None
+    cost_left: float | None = None  # as a share of the cost at the start
+    target: float | None = None  # likewise
+    alpha: float | None = None
+    living: int | None = None
+    channels: int | None = None
+
+    def as_json(self) -> dict[str, Any]:
+        return {key: value for key, value in asdict(self).items() if value is not None}
+
+    def __str__(self) -> str:
+        where = self.phase if self.phase == "train" else f"{self.phase} {self.round + 1}"
+        text = f"{where:<11} epoch {self.epoch}/{self.epochs}  loss {self.loss:.4f}  lr {self.lr:.4g}"
+        if self.cost_left is not None:
+            goal = "" if self.target is None else f" of {self.target:.1%}"
+            text += f"  cost {self.cost_left:.1%}{goal}  channels {self.living}/{self.channels}"
+        if self.accuracy is not None:
+            text += f"  accuracy {self.accuracy:.2f} %"
+        return f"{text}  {self.seconds:.0f} s"
+
+
+class Watch:
+    """Hears what happens. `wants_step` is asked before a step is described, since describing costs time."""
+
+    def note(self, text: str) -> None:
+        _log.info(text)
+
+    def wants_step(self) -> bool:
+        return False
+
+    def step(self, moment: Moment) -> None:
+        """A step was made."""
+
+    def epoch(self, moment: Moment) -> None:
+        _log.info(str(moment))
+
+    def close(self) -> None:
+        """The run is over, or has failed."""
