@@ -32,5 +32,9 @@ class ModelNameError(GatorError, ValueError):
     """A network was asked for by a name that is not known or cannot be built here."""
 
 
+class DataError(GatorError, ValueError):
+    """A data set is not known by this name, is not where it was looked for, or is damaged."""
+
+
 class MissingExtraError(GatorError, ImportError):
     """An optional dependency is needed; the message names the extra to install."""
