@@ -4,7 +4,7 @@ from gator.cost.flops import Flops
 from gator.cost.measure import Footprint, measure, predict_macs
 from gator.cost.memory import Memory
 from gator.cost.weighted import WeightedCost
-from gator.errors import CutError, FileError, GatorError, KeptError, MissingExtraError, ModelNameError, TraceError
+from gator.errors import CutError, DataError, FileError, GatorError, KeptError, MissingExtraError, ModelNameError, TraceError
 from gator.files.save import load, save
 from gator.gates.calibrate import Calibration, calibrate_gamma
 from gator.gates.one_shot import one_shot
@@ -20,6 +20,7 @@ __version__ = "0.1.0"
 __all__ = [
     "Calibration",
     "CutError",
+    "DataError",
     "Edge",
     "FileError",
     "Flops",

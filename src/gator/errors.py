@@ -40,5 +40,9 @@ class RunError(GatorError):
     """A run had to stop, or cannot go on from where it is; the message names the last good checkpoint."""
 
 
+class DataError(GatorError, ValueError):
+    """A data set is not known by this name, is not where it was looked for, or is damaged."""
+
+
 class MissingExtraError(GatorError, ImportError):
     """An optional dependency is needed; the message names the extra to install."""

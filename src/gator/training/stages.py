@@ -86,11 +86,14 @@ class Run:
         """A fresh instance of the network, with the weights the recipe names."""
         settings = self.recipe.model
         source, _, which = settings.weights.partition(":")
-        named = source == "pretrained"
-        model = build(settings.name, example_inputs=self.example, pretrained=(which or True) if named else False).model
-        if settings.weights and not named:
-            model = with_weights(model, Path(settings.weights))
-        return self.placed(model)
+        if source == "pretrained":
+            return self.placed(self._made(which or "DEFAULT"))
+        model = self._made()
+        return self.placed(with_weights(model, Path(settings.weights)) if settings.weights else model)
+
+    def _made(self, pretrained: str = "") -> nn.Module:
+        name, classes = self.recipe.model.name, self.data.classes
+        return build(name, example_inputs=self.example, classes=classes, pretrained=pretrained).model
 
     def placed(self, network: nn.Module) -> nn.Module:
         network = network.to(self.processes.device)
@@ -210,7 +213,7 @@ class Run:
 
     def fresh(self) -> nn.Module:
         with torch.random.fork_rng():
-            return build(self.recipe.model.name, example_inputs=self.example).model
+            return self._made()
 
     def _end_of_epoch(self, stage: Stage) -> None:
         loop, recipe = self.loop, self.recipe

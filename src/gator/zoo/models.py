@@ -5,23 +5,19 @@
 
 from __future__ import annotations
 
-import difflib
-import importlib
-import importlib.util
 import json
-import sys
-import traceback
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from types import ModuleType
 from typing import Any
 
 import torch
 from torch import nn
 
-from gator.errors import MissingExtraError, ModelNameError
+from gator.errors import ModelNameError
+from gator.zoo.by_name import call, function_in, is_file, needs, unknown
 from gator.zoo.cifar import DEPTHS, CifarResNet
+from gator.zoo.digits import DigitsResNet
 
 
 @dataclass(frozen=True)
@@ -33,17 +29,20 @@ class Network:
     example_inputs: Any
 
 
-def build(name: str, *, example_inputs: Any = None) -> Network:
+def build(name: str, *, example_inputs: Any = None, classes: int = 0, pretrained: str = "") -> Network:
     """The network called `name`. `example_inputs` replaces those the name implies; a factory that returns only a
-    model needs them."""
-    source, separator, rest = name.partition(":")
-    if source.endswith(".py") or (separator and Path(source).suffix == ".py"):
+    model needs them. `classes` is the number of answers, where the name leaves it open; `pretrained` asks for published
+    weights: "DEFAULT", or a name the library gives them."""
+    source, _, rest = name.partition(":")
+    if is_file(name):
         model, inputs = _from_file(name)
     elif source in _SOURCES and rest:
-        model, inputs = _SOURCES[source](rest)
+        model, inputs = _SOURCES[source](rest, classes, pretrained)
     else:
         known = ", ".join(f"{key}:NAME" for key in _SOURCES)
         raise ModelNameError(f"no network is called {name!r}; expected {known} or path/to/file.py:factory")
+    if pretrained and source not in _PUBLISHED:
+        raise ModelNameError(f"{name} has no published weights to ask for; give a file of weights instead")
     inputs = inputs if example_inputs is None else example_inputs
     if inputs is None:
         raise ModelNameError(
@@ -53,11 +52,17 @@ def build(name: str, *, example_inputs: Any = None) -> Network:
     return Network(name, model, inputs)
 
 
-def _cifar(name: str) -> tuple[nn.Module, Any]:
+def _cifar(name: str, classes: int, _: str) -> tuple[nn.Module, Any]:
     names = {f"resnet{depth}": depth for depth in DEPTHS}
     if name not in names:
-        raise _unknown("cifar", name, list(names))
-    return CifarResNet(names[name]), torch.zeros(1, 3, 32, 32)
+        raise unknown("cifar", name, list(names), ModelNameError)
+    return CifarResNet(names[name], classes or 10), torch.zeros(1, 3, 32, 32)
+
+
+def _digits(name: str, classes: int, _: str) -> tuple[nn.Module, Any]:
+    if name != "resnet":
+        raise unknown("digits", name, ["resnet"], ModelNameError)
+    return DigitsResNet(classes=classes or 10), torch.zeros(1, 1, 8, 8)
 
 
 _TORCHVISION_INPUTS = {"inception_v3": (3, 299, 299), "r3d_18": (3, 8, 112, 112), "mvit_v2_s": (3, 16, 224, 224)}
@@ -69,30 +74,40 @@ _TORCHVISION_ARGUMENTS: dict[str, dict[str, Any]] = {
 }
 
 
-def _torchvision(name: str) -> tuple[nn.Module, Any]:
-    models = _needs("torchvision", "zoo").models
+def _torchvision(name: str, classes: int, pretrained: str) -> tuple[nn.Module, Any]:
+    models = needs("torchvision", "zoo").models
     if name not in models.list_models():
-        raise _unknown("torchvision", name, models.list_models())
-    model = models.get_model(name, weights=None, **_TORCHVISION_ARGUMENTS.get(name, {}))
+        raise unknown("torchvision", name, models.list_models(), ModelNameError)
+    arguments = _TORCHVISION_ARGUMENTS.get(name, {}) | ({"num_classes": classes} if classes else {})
+    try:
+        model = models.get_model(name, weights=pretrained or None, **arguments)
+    except (KeyError, ValueError, OSError) as error:
+        raise ModelNameError(f"torchvision:{name} cannot be made with weights {pretrained!r}: {error}") from error
     return model, torch.zeros(1, *_TORCHVISION_INPUTS.get(name, (3, 224, 224)))
 
 
-def _timm(name: str) -> tuple[nn.Module, Any]:
-    timm = _needs("timm", "zoo")
+def _timm(name: str, classes: int, pretrained: str) -> tuple[nn.Module, Any]:
+    timm = needs("timm", "zoo")
     if not timm.is_model(name):
-        raise _unknown("timm", name, timm.list_models())
-    model = timm.create_model(name, pretrained=False)
+        raise unknown("timm", name, timm.list_models(), ModelNameError)
+    tagged = f"{name}.{pretrained}" if pretrained not in ("", "DEFAULT") else name
+    try:
+        model = timm.create_model(tagged, pretrained=bool(pretrained), **({"num_classes": classes} if classes else {}))
+    except (RuntimeError, OSError) as error:
+        raise ModelNameError(f"timm:{name} cannot be made with weights {pretrained!r}: {error}") from error
     return model, torch.zeros(1, *model.pretrained_cfg.get("input_size", (3, 224, 224)))
 
 
-def _hugging_face(name: str) -> tuple[nn.Module, Any]:
+def _hugging_face(name: str, classes: int, _: str) -> tuple[nn.Module, Any]:
     """A folder with config.json, or the file itself; the architecture named there, with random weights."""
     path = Path(name)
     path = path / "config.json" if path.is_dir() else path
     if not path.is_file():
         raise ModelNameError(f"hf:{name}: there is no config.json at {path}; save one with config.save_pretrained(folder)")
-    transformers = _needs("transformers", "hf")
+    transformers = needs("transformers", "hf")
     config = transformers.AutoConfig.from_pretrained(path.parent)
+    if classes:
+        config.num_labels = classes
     wanted = json.loads(path.read_text()).get("architectures") or []
     kind = getattr(transformers, wanted[0], None) if wanted else None
     model = kind(config) if kind else transformers.AutoModel.from_config(config)
@@ -106,58 +121,18 @@ def _hugging_face(name: str) -> tuple[nn.Module, Any]:
 
 
 def _from_file(name: str) -> tuple[nn.Module, Any]:
-    file, _, factory = name.rpartition(":")
-    if not file or not factory:
-        raise ModelNameError(f"{name!r} names a file but no function in it; write {name}:factory")
-    path = Path(file)
-    if not path.is_file():
-        raise ModelNameError(f"{name}: there is no file {path}")
-    spec = importlib.util.spec_from_file_location(path.stem, path)
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    sys.path.insert(0, str(path.parent.resolve()))  # as `python file.py` does, so that it finds its neighbours
-    try:
-        spec.loader.exec_module(module)
-    except Exception as error:
-        raise ModelNameError(f"{name}: {path} cannot be imported: {type(error).__name__}: {error}") from error
-    finally:
-        sys.path.pop(0)
-    make = getattr(module, factory, None)
-    if not callable(make):
-        functions = [n for n, f in vars(module).items() if callable(f) and not n.startswith("_")]
-        raise _unknown(file, factory, functions)
-    try:
-        made = make()
-    except Exception as error:
-        where = traceback.extract_tb(error.__traceback__)[-1]
-        raise ModelNameError(
-            f"{name} raised {type(error).__name__}: {error} ({where.filename}:{where.lineno})\n"
-            "  The factory is called without arguments."
-        ) from error
+    make = function_in(name, ModelNameError)
+    made = call(name, make, {}, ModelNameError, "The factory is called without arguments.")
     model, inputs = made if isinstance(made, tuple) else (made, None)
     if not isinstance(model, nn.Module):
         raise ModelNameError(f"{name} returned {type(model).__name__}; expected a torch.nn.Module or (module, example inputs)")
     return model, inputs
 
 
-def _unknown(source: str, name: str, names: list[str]) -> ModelNameError:
-    close = difflib.get_close_matches(name, names, n=3)
-    hint = f"did you mean {' or '.join(close)}?" if close else f"it has {', '.join(names[:8])} ..."
-    return ModelNameError(f"{source} has no {name!r}; {hint}")
-
-
-def _needs(package: str, extra: str) -> ModuleType:
-    try:
-        return importlib.import_module(package)
-    except ModuleNotFoundError as error:
-        if error.name is not None and error.name.partition(".")[0] != package:
-            raise
-        raise MissingExtraError(f"{package} is not installed; pip install 'torch-gator[{extra}]'") from error
-
-
-_SOURCES: dict[str, Callable[[str], tuple[nn.Module, Any]]] = {
+_PUBLISHED = ("torchvision", "timm")
+_SOURCES: dict[str, Callable[[str, int, str], tuple[nn.Module, Any]]] = {
     "cifar": _cifar,
+    "digits": _digits,
     "torchvision": _torchvision,
     "timm": _timm,
     "hf": _hugging_face,
