@@ -148,7 +148,7 @@ def random_state() -> dict[str, Any]:
     name, keys, position, has_gauss, cached = np.random.get_state(legacy=True)  # noqa: NPY002
     return {
         "torch": torch.get_rng_state(),
-        "cuda": torch.cuda.get_rng_state() if torch.cuda.is_initialized() else None,
+        "cuda": torch.cuda.get_rng_state() if torch.cuda.is_available() else None,
         "python": [version, list(words), gauss],
         "numpy": [str(name), np.asarray(keys).tolist(), position, has_gauss, cached],
     }

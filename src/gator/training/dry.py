@@ -5,12 +5,14 @@ from __future__ import annotations
 import dataclasses
 import tempfile
 from pathlib import Path
+from typing import TypeVar
 
 from gator.training.recipe import Phase, Recipe, check
 from gator.training.run import run_on
 from gator.training.watch import Watch
 from gator.zoo.data import made_up, shape_of
 
+P = TypeVar("P", bound=Phase)
 _STEPS = 2
 _FEW = 2  # examples of a forward: enough for batch norms
 
@@ -30,15 +32,16 @@ def dry_run(recipe: Recipe, *, watch: Watch | None = None) -> str:
 
 
 def _short(recipe: Recipe, parts: int) -> Recipe:
-    def short(phase: Phase) -> Phase:
-        return dataclasses.replace(phase, epochs=min(phase.epochs, 1), schedule="constant", steps=(), warmup=0.0)
-
     return dataclasses.replace(
         recipe,
         model=dataclasses.replace(recipe.model, weights=""),
         data=dataclasses.replace(recipe.data, batch=parts * _FEW, sub_batch=_FEW if recipe.data.sub_batch else 0),
-        train=short(recipe.train),
-        prune=short(recipe.prune),
-        finetune=dataclasses.replace(short(recipe.finetune), recalibrate=min(recipe.finetune.recalibrate, 1)),
+        train=_one_epoch(recipe.train),
+        prune=_one_epoch(recipe.prune),
+        finetune=dataclasses.replace(_one_epoch(recipe.finetune), recalibrate=min(recipe.finetune.recalibrate, 1)),
         latency=dataclasses.replace(recipe.latency, batch=1, rounds=1),
     )
+
+
+def _one_epoch(phase: P) -> P:
+    return dataclasses.replace(phase, epochs=min(phase.epochs, 1), schedule="constant", steps=(), warmup=0.0)

@@ -84,7 +84,7 @@ class RunFolder:
             except ImportError:
                 self._events = _NoEvents()
             else:
-                self._events = SummaryWriter(str(self.path / "events"), purge_step=step)  # type: ignore[no-untyped-call]
+                self._events = SummaryWriter(str(self.path / "events"), purge_step=step)
         return self._events
 
     def metrics_bytes(self) -> int:

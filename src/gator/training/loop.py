@@ -103,7 +103,7 @@ class Loop:
         for group in self.optimizer.param_groups:
             group["lr"] = lr
         size = self._recipe.data.sub_batch or len(x)
-        parts = list(zip(x.split(size), y.split(size), strict=True))
+        parts = list(zip(torch.split(x, size), torch.split(y, size), strict=True))
         total = 0.0
         for index, (images, labels) in enumerate(parts):
             last = index == len(parts) - 1

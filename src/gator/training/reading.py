@@ -106,7 +106,8 @@ def _keys(kind: type, path: str) -> list[str]:
     found = []
     for name in (field.name for field in dataclasses.fields(kind)):
         inner = hints[name]
-        found += _keys(inner, f"{path}{name}.") if dataclasses.is_dataclass(inner) else [f"{path}{name}"]
+        nested = isinstance(inner, type) and dataclasses.is_dataclass(inner)
+        found += _keys(inner, f"{path}{name}.") if nested else [f"{path}{name}"]
     return found
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
+from functools import partial
 from typing import Any
 
 import torch
@@ -62,7 +63,7 @@ def latencies(networks: Sequence[nn.Module], example: Tensor, rounds: int) -> li
         for network in networks:
             network.eval()
         with torch.inference_mode():
-            found = timed([lambda network=network: network(example) for network in networks], rounds=rounds)
+            found = timed([partial(network, example) for network in networks], rounds=rounds)
     finally:
         for network, mode in zip(networks, modes, strict=True):
             network.train(mode)

@@ -97,7 +97,7 @@ class Run:
 
     def placed(self, network: nn.Module) -> nn.Module:
         network = network.to(self.processes.device)
-        return network.to(memory_format=torch.channels_last) if self.recipe.run.channels_last else network  # type: ignore[call-overload,no-any-return]
+        return network.to(memory_format=torch.channels_last) if self.recipe.run.channels_last else network  # type: ignore[call-overload]
 
     # The stages.
 

@@ -30,9 +30,7 @@ class DigitsResNet(nn.Module):
         wide = 2 * width
         self.stem = nn.Conv2d(1, width, 3, 1, 1)
         narrow = [DigitsBlock(width, width) for _ in range(depth)]
-        self.blocks = nn.Sequential(
-            *narrow, DigitsBlock(width, wide, 2), *[DigitsBlock(wide, wide) for _ in range(depth - 1)]
-        )
+        self.blocks = nn.Sequential(*narrow, DigitsBlock(width, wide, 2), *[DigitsBlock(wide, wide) for _ in range(depth - 1)])
         self.head = nn.Linear(wide, classes)
 
     def forward(self, x: Tensor) -> Tensor:
