@@ -1,6 +1,7 @@
 """Gator: make trained networks smaller and faster by learning which channels they can live without."""
 
 from gator.cost.flops import Flops
+from gator.cost.latency.latency import Latency
 from gator.cost.measure import Footprint, measure, predict_macs
 from gator.cost.memory import Memory
 from gator.cost.weighted import WeightedCost
@@ -28,6 +29,7 @@ __all__ = [
     "GatorError",
     "Hypergraph",
     "KeptError",
+    "Latency",
     "Member",
     "Memory",
     "MissingExtraError",

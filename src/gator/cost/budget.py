@@ -13,6 +13,8 @@ _WORDS = {
     "MACS": ("MACs", 1.0), "MAC": ("MACs", 1.0), "FLOPS": ("MACs", 0.5), "FLOP": ("MACs", 0.5),
     "BYTES": ("bytes", 1.0), "BYTE": ("bytes", 1.0), "B": ("bytes", 1.0),
 }  # fmt: skip
+# Times are whole words: with the prefixes above, "MS" would be megaseconds.
+_TIMES = {"US": ("ms", 1e-3), "MS": ("ms", 1.0), "S": ("ms", 1e3)}
 
 
 def parse_target(target: float | str, whole: float, unit: str) -> float:
@@ -30,9 +32,10 @@ def parse_target(target: float | str, whole: float, unit: str) -> float:
 def _absolute(text: str, unit: str) -> float:
     match = re.fullmatch(r"\s*([0-9][0-9_,]*\.?[0-9]*(?:e[+-]?[0-9]+)?)\s*([A-Za-z]+)\s*", text, re.IGNORECASE)
     word = match.group(2).upper() if match else ""
-    for name, (belongs, factor) in (_WORDS | {unit.upper(): (unit, 1.0)}).items():
+    own = {} if unit == "ms" else {unit.upper(): (unit, 1.0)}
+    for name, (belongs, factor) in (_TIMES | _WORDS | own).items():
         prefix = word.removesuffix(name)
-        if match and word.endswith(name) and prefix in _PREFIXES:
+        if match and word.endswith(name) and prefix in ([""] if name in _TIMES else _PREFIXES):
             if belongs != unit:
                 raise GatorError(f"target={text!r} is given in {belongs}, but the cost is counted in {unit}")
             value = float(match.group(1).replace(",", "").replace("_", "")) * factor * _PREFIXES[prefix]
@@ -43,13 +46,15 @@ def _absolute(text: str, unit: str) -> float:
 
 
 def _example(unit: str) -> str:
-    return {"MACs": "300 MMACs", "bytes": "4 MB"}.get(unit, f"100 {unit}")
+    return {"MACs": "300 MMACs", "bytes": "4 MB", "ms": "5 ms"}.get(unit, f"100 {unit}")
 
 
 def shown(value: float, unit: str) -> str:
     """A figure for people: 300 MMACs, 4.2 MB."""
     if unit == "share":
         return f"{value:.1%}"
+    if unit == "ms":
+        return f"{value:.4g} ms"
     power = min(max(int(math.log10(value) // 3), 0), 4) if value >= 1 else 0
     word = {"bytes": "B"}.get(unit, unit)
     return f"{value / 10 ** (3 * power):.4g} {['', 'K', 'M', 'G', 'T'][power]}{word}"

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from gator.cost.flops import Flops
+from gator.cost.latency.latency import Latency
 from gator.cost.memory import Memory
 from gator.cost.price import Cost
 from gator.errors import GatorError
 
-COSTS: dict[str, type[Flops] | type[Memory]] = {"flops": Flops, "memory": Memory}
+COSTS: dict[str, type[Flops] | type[Memory] | type[Latency]] = {"flops": Flops, "memory": Memory, "latency": Latency}
 
 
 def cost_of(cost: str | Cost) -> Cost:

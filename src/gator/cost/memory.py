@@ -20,11 +20,7 @@ class Memory:
 
     unit = "bytes"
 
-    def measured(self, network: nn.Module) -> float:
-        """The bytes of a finished network."""
-        return float(bytes_of(network))
-
-    def on(self, model: nn.Module, graph: Hypergraph) -> Polynomial:
+    def on(self, model: nn.Module, graph: Hypergraph) -> Bytes:
         graph = retraced(graph, model)
         assert graph.analysed is not None
         readers: dict[str, list[tuple[int, int]]] = {}
@@ -43,4 +39,12 @@ class Memory:
             fixed = math.prod(size for size, labels in zip(tensor.shape, axes, strict=True) if labels is None)
             labelled_axes = tuple(labels for labels in axes if labels is not None)
             terms.append(Sum(float(fixed * tensor.element_size()), labelled_axes, tuple(readers.get(name, ()))))
-        return Polynomial(graph, terms)
+        return Bytes(graph, terms)
+
+
+class Bytes(Polynomial):
+    """Bytes by widths. Of a block that is gone a constant may stay, which only the finished network shows."""
+
+    def measured(self, network: nn.Module) -> float:
+        """The bytes of a finished network."""
+        return float(bytes_of(network))

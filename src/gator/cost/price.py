@@ -24,7 +24,11 @@ Floats = NDArray[np.float64]
 
 
 class Priced(Protocol):
-    """The prices of one network, which a cost gives when it is put on it. Any object with these two methods will do."""
+    """The prices of one network, which a cost gives when it is put on it. Any object with these two methods will do.
+
+    It may also have `measured(network)`, what a finished network really costs: a target is then met by that figure. With
+    `tolerance`, a share of the target, the prediction is only an estimate, and every network is measured.
+    """
 
     def total(self, widths: Widths) -> float:
         """What the network costs with these living widths."""
@@ -38,8 +42,8 @@ class Priced(Protocol):
 class Cost(Protocol):
     """What is to be saved. `on` looks at a network once and says what its widths cost.
 
-    A cost may also have `unit`, a word for people; `measured(network)`, what a finished network really costs: a target is then
-    met by that figure; and `again(model, graph, wholes)`, for a cost that is relative to the first network it saw.
+    A cost may also have `unit`, a word for people, and `again(model, graph, wholes)`, for a cost that is relative to the first
+    network it saw.
     """
 
     def on(self, model: nn.Module, graph: Hypergraph) -> Priced: ...

@@ -1,4 +1,4 @@
-"""Timing that survives a noisy machine: candidates take turns, medians and spread are reported."""
+"""Timing that survives a noisy machine: candidates take turns, medians and spread are reported, outliers are counted."""
 
 from __future__ import annotations
 
@@ -10,6 +10,8 @@ from typing import Any
 
 import torch
 
+_FAR = 3.0  # distances between the quartiles; what lies further above them was another program's doing
+
 
 @dataclass(frozen=True)
 class Timing:
@@ -19,9 +21,21 @@ class Timing:
     spread_ms: float
     rounds: int
     threads: int
+    outliers: int = 0  # rounds far above the rest; the median does not mind a few
+
+    def __str__(self) -> str:
+        text = f"{self.median_ms:.3g} ms +- {self.spread_ms:.2g} ({self.threads} thread{'' if self.threads == 1 else 's'}"
+        return text + (f", {self.outliers} of {self.rounds} rounds far off)" if self.outliers else ")")
 
 
-def timed(runs: Sequence[Callable[[], Any]], *, rounds: int = 20, warmup: int = 3) -> tuple[Timing, ...]:
+def timed(
+    runs: Sequence[Callable[[], Any]],
+    *,
+    rounds: int = 20,
+    warmup: int = 3,
+    threads: int | None = None,
+    clock: Callable[[], float] = time.perf_counter,
+) -> tuple[Timing, ...]:
     """Time several callables in one go, one call of each a round, so that a slow moment hits all of them."""
     for _ in range(warmup):
         for run in runs:
@@ -29,12 +43,14 @@ def timed(runs: Sequence[Callable[[], Any]], *, rounds: int = 20, warmup: int = 
     samples: list[list[float]] = [[] for _ in runs]
     for _ in range(rounds):
         for run, times in zip(runs, samples, strict=True):
-            start = time.perf_counter()
+            start = clock()
             run()
-            times.append(1e3 * (time.perf_counter() - start))
-    return tuple(_summary(times) for times in samples)
+            times.append(1e3 * (clock() - start))
+    return tuple(_summary(times, threads or torch.get_num_threads()) for times in samples)
 
 
-def _summary(times: list[float]) -> Timing:
+def _summary(times: list[float], threads: int) -> Timing:
     quartiles = statistics.quantiles(times, n=4) if len(times) > 1 else [times[0]] * 3
-    return Timing(statistics.median(times), (quartiles[2] - quartiles[0]) / 2, len(times), torch.get_num_threads())
+    apart = quartiles[2] - quartiles[0]
+    far = sum(time > quartiles[2] + _FAR * apart for time in times)
+    return Timing(statistics.median(times), apart / 2, len(times), threads, far)

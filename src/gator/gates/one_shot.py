@@ -18,9 +18,11 @@ from gator.cost.budget import parse_target
 from gator.cost.by_name import cost_of
 from gator.cost.price import Cost
 from gator.errors import GatorError
+from gator.gates.correct import meeting
 from gator.gates.project import Limits, Scores, project
 from gator.graph.hypergraph import Edge, Hypergraph
 from gator.graph.trace import named_tensors, retraced
+from gator.surgery.cut import cut
 
 aten = torch.ops.aten
 _NORMS = (aten.batch_norm, aten.instance_norm, aten.layer_norm, aten.rms_norm, aten.group_norm)
@@ -78,13 +80,21 @@ def one_shot(
     if (criterion == "taylor") != (loss is not None):
         raise GatorError('criterion="taylor" and loss= go together: loss=lambda: criterion(model(x), y)')
     graph = retraced(graph, model)
-    priced = cost_of(cost).on(model, graph)
-    unit: str = getattr(cost_of(cost), "unit", "")
+    asked = cost_of(cost)
+    priced = asked.on(model, graph)
+    unit: str = getattr(asked, "unit", "")
     wanted = parse_target(target, priced.total([edge.width for edge in graph.edges]), unit)
     limits = Limits.of(graph, min_width, round_to, keep)
     scores = _scores(model, graph, criterion, loss, seed)
     alive = np.ones(len(scores), dtype=bool)
-    after = project(graph, priced, limits, alive, scores, wanted, unit=unit).alive
+    after = meeting(
+        graph,
+        priced,
+        lambda budget: project(graph, priced, limits, alive, scores, budget, unit=unit).alive,
+        lambda kept: cut(model, graph, kept),
+        wanted,
+        unit=unit,
+    )
     return {name: np.flatnonzero(mask).tolist() for name, mask in graph.masks_of(after).items()}
 
 

@@ -20,6 +20,7 @@ from gator.cost.price import Cost, Priced
 from gator.errors import GatorError
 from gator.gates.attach import GatedForward, attach, detach, gates_off
 from gator.gates.controller import Controller
+from gator.gates.correct import meeting
 from gator.gates.follow import origin_of, traced_again
 from gator.gates.gate import Gates
 from gator.gates.loss import ComputationalLoss
@@ -32,7 +33,6 @@ from gator.surgery.cut import cut
 from gator.surgery.inplace import cut_
 
 FORMAT = 1
-_CORRECTIONS = 8
 
 
 class Pruner:
@@ -244,19 +244,15 @@ class Pruner:
 
     def _projected(self, target: float) -> NDArray[np.bool_]:
         """The living channels that meet the target; where a cost can be measured on the finished network, it is."""
-        scores, wanted = self._scores(), target
-        for _ in range(_CORRECTIONS):
-            alive = project(self.graph, self.priced, self._limits, self.gates.living(), scores, wanted, unit=self.unit).alive
-            kept = self.graph.masks_of(alive)
-            measured = getattr(self.cost, "measured", None)
-            if measured is None or all(mask.any() for mask in kept.values()):
-                return alive
-            # Of a block that is gone a constant may stay, which is not counted.
-            excess = measured(self._cut(kept, None)) - target
-            if excess <= 0:
-                return alive
-            wanted -= excess
-        raise GatorError(f"the target was still exceeded by {excess:g} {self.unit} after {_CORRECTIONS} corrections")
+        scores, living = self._scores(), self.gates.living()
+        return meeting(
+            self.graph,
+            self.priced,
+            lambda wanted: project(self.graph, self.priced, self._limits, living, scores, wanted, unit=self.unit).alive,
+            lambda kept: self._cut(kept, None),
+            target,
+            unit=self.unit,
+        )
 
     # What comes out.
 

@@ -181,7 +181,7 @@ class Run:
         if state is not None and target is not None:
             target = 1.0  # of the network as it is now; what it was is in the state
         self.pruner = Pruner(
-            self.model, self.example, cost=cost_for(self.recipe), target=target,
+            self.model, self.example, cost=cost_for(self.recipe, self.processes.device.type), target=target,
             alpha=settings.alphas[0] if settings.alphas else None,
             steps=None if target is None else settings.epochs * len(self.data.train), per=settings.per, gamma=settings.gamma,
             weight_decay=settings.gate_weight_decay, min_width=settings.min_width, round_to=settings.round_to,

@@ -1,0 +1,1 @@
+"""Latency: what a network takes on the person's own device and runtime, measured, predicted from a table, and checked."""

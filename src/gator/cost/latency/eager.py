@@ -1,0 +1,98 @@
+"""PyTorch as it runs by itself, operator by operator, and through torch.compile."""
+
+from __future__ import annotations
+
+import copy
+import statistics
+import time
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import nn
+
+from gator.cost.latency.setup import Call, Setup
+
+
+class Eager:
+    """PyTorch, one operator after the other."""
+
+    def check(self, setup: Setup) -> None:
+        """Everything a setup can ask for works here."""
+
+    def versions(self) -> dict[str, str]:
+        return {"torch": torch.__version__}
+
+    def prepare(self, network: nn.Module, call: Call, setup: Setup) -> Callable[[], Any]:
+        return _runner(placed(network, setup), call, setup)
+
+    def layers(self, network: nn.Module, call: Call, setup: Setup, rounds: int) -> list[tuple[str, float]]:
+        """Layers without children of their own; what runs between them comes last."""
+        network = placed(network, setup)
+        spent: dict[str, list[float]] = {}
+        started: list[float] = []
+        names = {module: name for name, module in network.named_modules() if not any(True for _ in module.children())}
+
+        def before(*_: Any) -> None:
+            _wait(setup)
+            started.append(time.perf_counter())
+
+        def after(module: nn.Module, *_: Any) -> None:
+            _wait(setup)
+            spent.setdefault(names[module], []).append(1e3 * (time.perf_counter() - started.pop()))
+
+        for module in names:
+            module.register_forward_pre_hook(before)
+            module.register_forward_hook(after)
+        run, whole = _runner(network, call, setup), []
+        run()
+        spent.clear()
+        for _ in range(rounds):
+            start = time.perf_counter()
+            run()
+            whole.append(1e3 * (time.perf_counter() - start))
+        # A layer that is called several times a forward counts with all its calls.
+        found = [(name, statistics.median(times) * len(times) / rounds) for name, times in spent.items()]
+        return [*found, ("between layers", max(statistics.median(whole) - sum(ms for _, ms in found), 0.0))]
+
+
+class Compiled:
+    """PyTorch through torch.compile, every shape compiled for itself."""
+
+    def check(self, setup: Setup) -> None:
+        """Everything a setup can ask for works here."""
+
+    def versions(self) -> dict[str, str]:
+        return {"torch": torch.__version__}
+
+    def prepare(self, network: nn.Module, call: Call, setup: Setup) -> Callable[[], Any]:
+        torch._dynamo.reset()  # networks of many widths would else run into the limit of recompilations
+        run = _runner(torch.compile(placed(network, setup), dynamic=False), call, setup)
+        run()
+        return run
+
+    def layers(self, network: nn.Module, call: Call, setup: Setup, rounds: int) -> list[tuple[str, float]]:  # noqa: ARG002
+        return []
+
+
+def placed(network: nn.Module, setup: Setup) -> nn.Module:
+    """A copy of the network in eval mode, on the device and of the type and layout that are asked for."""
+    copied = copy.deepcopy(network).eval().to(setup.device, setup.torch_dtype)
+    return copied.to(memory_format=torch.channels_last) if setup.channels_last else copied  # type: ignore[call-overload]
+
+
+def _runner(network: Any, call: Call, setup: Setup) -> Callable[[], Any]:
+    args, kwargs = call
+    if setup.device == "cpu":
+        return lambda: network(*args, **kwargs)
+
+    def run() -> None:
+        network(*args, **kwargs)
+        torch.cuda.synchronize()
+
+    return run
+
+
+def _wait(setup: Setup) -> None:
+    if setup.device == "cuda":
+        torch.cuda.synchronize()

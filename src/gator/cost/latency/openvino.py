@@ -1,0 +1,67 @@
+"""OpenVINO: Intel's runtime, which also serves other x86 and Arm processors."""
+
+from __future__ import annotations
+
+import importlib
+import statistics
+import warnings
+from collections.abc import Callable
+from types import ModuleType
+from typing import Any
+
+import torch
+from torch import nn
+from torch.utils import _pytree as pytree
+
+from gator.cost.latency.eager import placed
+from gator.cost.latency.onnx_runtime import written_as_onnx
+from gator.cost.latency.setup import Call, Setup
+from gator.errors import GatorError, MissingExtraError
+
+
+class OpenVino:
+    """OpenVINO on the CPU, asked for the shortest time of a single call."""
+
+    def check(self, setup: Setup) -> None:
+        _needed()
+        if setup.device != "cpu" or setup.channels_last or setup.dtype != "float32":
+            raise GatorError(f'runtime="openvino" runs on the CPU in float32 with a layout of its own; asked for {setup}')
+
+    def versions(self) -> dict[str, str]:
+        return {"openvino": str(_needed().__version__)}
+
+    def prepare(self, network: nn.Module, call: Call, setup: Setup) -> Callable[[], Any]:
+        request, feed = self._request(network, call, setup, profile=False)
+        return lambda: request.infer(feed, share_inputs=True)
+
+    def layers(self, network: nn.Module, call: Call, setup: Setup, rounds: int) -> list[tuple[str, float]]:
+        request, feed = self._request(network, call, setup, profile=True)
+        spent: dict[str, list[float]] = {}
+        for _ in range(rounds + 1):
+            request.infer(feed, share_inputs=True)
+            for node in request.profiling_info:
+                if node.real_time.total_seconds() > 0:
+                    spent.setdefault(f"{node.node_name} ({node.exec_type})", []).append(1e3 * node.real_time.total_seconds())
+        return [(name, statistics.median(times)) for name, times in spent.items()]
+
+    def _request(self, network: nn.Module, call: Call, setup: Setup, profile: bool) -> tuple[Any, list[Any]]:
+        openvino = _needed()
+        core = openvino.Core()
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            model = core.read_model(model=written_as_onnx(placed(network, setup), call))
+        settings = {
+            "INFERENCE_NUM_THREADS": setup.threads,
+            "PERFORMANCE_HINT": "LATENCY",
+            "INFERENCE_PRECISION_HINT": "f32",
+            "PERF_COUNT": profile,
+        }
+        request = core.compile_model(model, "CPU", settings).create_infer_request()
+        return request, [leaf.numpy() for leaf in pytree.tree_leaves(call) if isinstance(leaf, torch.Tensor)]
+
+
+def _needed() -> ModuleType:
+    try:
+        return importlib.import_module("openvino")
+    except ImportError as error:
+        raise MissingExtraError("runtime=\"openvino\" needs OpenVINO; pip install 'torch-gator[openvino]'") from error

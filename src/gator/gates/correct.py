@@ -1,0 +1,75 @@
+"""A projection corrected by what the finished network was measured to cost.
+
+What is predicted steers; what is measured decides. The budget of the prediction is moved until the network that comes out
+meets the real one: never above it, and below by no more than the tolerance, if there is such a network.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import numpy as np
+from numpy.typing import NDArray
+from torch import nn
+
+from gator.cost.budget import shown
+from gator.cost.price import Priced
+from gator.errors import GatorError
+from gator.gates.project import Alive
+from gator.graph.hypergraph import Hypergraph
+
+_CORRECTIONS = 8
+Attempt = Callable[[float], Alive]  # the living channels whose predicted cost is at most this
+Masks = dict[str, NDArray[np.bool_]]
+
+
+def meeting(
+    graph: Hypergraph, priced: Priced, attempt: Attempt, cut: Callable[[Masks], nn.Module], target: float, *, unit: str
+) -> Alive:
+    """Living channels that meet the target; where the cost of the finished network can be measured, it is."""
+    measured = getattr(priced, "measured", None)
+    if measured is None:
+        return attempt(target)
+    tolerance: float = getattr(priced, "tolerance", 0.0)
+
+    def cost(alive: Alive) -> float:
+        kept = graph.masks_of(alive)
+        if not tolerance and all(mask.any() for mask in kept.values()):
+            return 0.0  # counted exactly: only of a block that is gone a constant may stay, which is not counted
+        found: float = measured(cut(kept))
+        return found
+
+    return corrected(attempt, cost, target, tolerance=tolerance, unit=unit)
+
+
+def corrected(attempt: Attempt, measure: Callable[[Alive], float], target: float, *, tolerance: float, unit: str) -> Alive:
+    """As `meeting`, for any way to measure what is left."""
+    wanted, best, lowest = target, None, np.inf
+    tried: dict[bytes, float] = {}
+    for _ in range(_CORRECTIONS):
+        try:
+            alive = attempt(wanted)
+        except GatorError:
+            if not tried:
+                raise
+            break  # not predicted to be reachable; what was measured so far is what there is
+        if alive.tobytes() in tried:
+            break
+        cost = tried[alive.tobytes()] = measure(alive)
+        lowest = min(lowest, cost)
+        if cost <= target and (best is None or cost > best[1]):
+            best = (alive, cost)
+        if target * (1 - tolerance) <= cost <= target:
+            return alive
+        if tolerance:
+            wanted *= target * (1 - tolerance / 2) / cost
+        elif cost > target:
+            wanted -= cost - target
+        else:
+            return alive
+    if best is None:
+        raise GatorError(
+            f"the target of {shown(target, unit)} was not met: the lowest measured of {len(tried)} networks tried was "
+            f"{shown(lowest, unit)}\n  Raise the target, or loosen min_width, round_to, keep or fixed."
+        )
+    return best[0]
