@@ -5,7 +5,18 @@ from gator.cost.latency.latency import Latency
 from gator.cost.measure import Footprint, measure, predict_macs
 from gator.cost.memory import Memory
 from gator.cost.weighted import WeightedCost
-from gator.errors import CutError, DataError, FileError, GatorError, KeptError, MissingExtraError, ModelNameError, TraceError
+from gator.errors import (
+    CutError,
+    DataError,
+    FileError,
+    GatorError,
+    KeptError,
+    MissingExtraError,
+    ModelNameError,
+    RecipeError,
+    RunError,
+    TraceError,
+)
 from gator.files.save import load, save
 from gator.gates.calibrate import Calibration, calibrate_gamma
 from gator.gates.one_shot import one_shot
@@ -15,6 +26,10 @@ from gator.graph.trace import trace
 from gator.surgery.cut import cut
 from gator.surgery.inplace import cut_
 from gator.surgery.masked import masked
+from gator.training.reading import read_recipe
+from gator.training.recipe import Recipe
+from gator.training.report import Result
+from gator.training.run import resume, run
 
 __version__ = "0.1.0"
 
@@ -35,6 +50,10 @@ __all__ = [
     "MissingExtraError",
     "ModelNameError",
     "Pruner",
+    "Recipe",
+    "RecipeError",
+    "Result",
+    "RunError",
     "TraceError",
     "WeightedCost",
     "calibrate_gamma",
@@ -45,6 +64,9 @@ __all__ = [
     "measure",
     "one_shot",
     "predict_macs",
+    "read_recipe",
+    "resume",
+    "run",
     "save",
     "trace",
 ]

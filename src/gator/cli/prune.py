@@ -35,7 +35,7 @@ def prune(
     if resume:
         result = run.resume(resume, watch=watch)
     elif dry_run:
-        typer.echo(dry.dry_run(read_recipe(recipe, set), watch=watch))
+        typer.echo(dry.dry_run(read_recipe(recipe, set)))
         return
     else:
         result = run.run(read_recipe(recipe, set), folder=out or None, watch=watch)

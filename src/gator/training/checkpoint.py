@@ -126,8 +126,9 @@ def load_optimizer_(optimizer: Optimizer, state: State, network: nn.Module) -> N
     for key, value in [*state.tensors.items(), *state.content["numbers"].items()]:
         name, _, entry = key.rpartition("/")
         parameter = named[name]
-        moved = value.to(parameter.device) if isinstance(value, Tensor) and value.ndim else value
-        optimizer.state[parameter][entry] = moved
+        if isinstance(value, Tensor):
+            value = value.clone() if value.ndim == 0 else value.to(parameter.device, copy=True)
+        optimizer.state[parameter][entry] = value
 
 
 def mapping_state(values: Mapping[str, Any]) -> State:

@@ -17,7 +17,7 @@ _STEPS = 2
 _FEW = 2  # examples of a forward: enough for batch norms
 
 
-def dry_run(recipe: Recipe, *, watch: Watch | None = None) -> str:
+def dry_run(recipe: Recipe) -> str:
     """Raises what a real run would raise about settings; leaves nothing behind, and downloads nothing."""
     check(recipe)
     known = shape_of(recipe.data.name, image_size=recipe.data.image_size)
@@ -25,7 +25,7 @@ def dry_run(recipe: Recipe, *, watch: Watch | None = None) -> str:
     parts = min(recipe.data.batch // recipe.data.sub_batch, 2) if recipe.data.sub_batch else 1
     data = made_up(tuple(recipe.model.input or shape), classes, batch=parts * _FEW, batches=_STEPS)
     with tempfile.TemporaryDirectory() as folder:
-        result = run_on(_short(recipe, parts), data, Path(folder) / "run", watch or Watch())
+        result = run_on(_short(recipe, parts), data, Path(folder) / "run", Watch())
     lines = [f"{recipe.name}: two steps of every phase done on made-up data of shape {'x'.join(map(str, data.shape))}"]
     lines += [f"  {outcome.name}: {outcome.figures.macs:,} of {result.before.macs:,} MACs left" for outcome in result.rounds]
     return "\n".join(lines)
@@ -37,11 +37,13 @@ def _short(recipe: Recipe, parts: int) -> Recipe:
         model=dataclasses.replace(recipe.model, weights=""),
         data=dataclasses.replace(recipe.data, batch=parts * _FEW, sub_batch=_FEW if recipe.data.sub_batch else 0),
         train=_one_epoch(recipe.train),
-        prune=_one_epoch(recipe.prune),
+        prune=dataclasses.replace(_one_epoch(recipe.prune), alphas=recipe.prune.alphas[:_STEPS]),
         finetune=dataclasses.replace(_one_epoch(recipe.finetune), recalibrate=min(recipe.finetune.recalibrate, 1)),
         latency=dataclasses.replace(recipe.latency, batch=1, rounds=1),
     )
 
 
 def _one_epoch(phase: P) -> P:
-    return dataclasses.replace(phase, epochs=min(phase.epochs, 1), schedule="constant", steps=(), warmup=0.0)
+    # A small rate: noise and random weights must not blow up.
+    epochs, lr = min(phase.epochs, 1), min(phase.lr, 1e-4)
+    return dataclasses.replace(phase, epochs=epochs, lr=lr, schedule="constant", steps=(), warmup=0.0)

@@ -12,20 +12,12 @@ import os
 import sys
 import types
 import typing
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Any, TypeVar
 
 from gator.errors import MissingExtraError, RecipeError
 from gator.training.recipe import Recipe, check
-
-if sys.version_info >= (3, 11):
-    import tomllib
-else:
-    try:
-        import tomli as tomllib
-    except ImportError as error:
-        raise MissingExtraError("reading recipes needs tomli on Python 3.10; pip install 'torch-gator[train]'") from error
 
 SHIPPED = Path(__file__).parent.parent / "recipes"
 DEFAULT = "digits"
@@ -51,12 +43,24 @@ def read_recipe(source: str | os.PathLike[str] = DEFAULT, changes: Iterable[str]
 
 def recipe_from_text(text: str, changes: Iterable[str] = ()) -> Recipe:
     try:
-        content = tomllib.loads(text)
-    except tomllib.TOMLDecodeError as error:
+        content = _parser()(text)
+    except ValueError as error:
         raise RecipeError(f"not valid TOML: {error}") from error
     for change in changes:
         _change(content, change)
     return check(_made(Recipe, content, ""))
+
+
+def _parser() -> Callable[[str], dict[str, Any]]:
+    if sys.version_info >= (3, 11):
+        import tomllib
+    else:
+        try:
+            import tomli as tomllib
+        except ImportError as error:
+            raise MissingExtraError("reading recipes needs tomli on Python 3.10; pip install 'torch-gator[train]'") from error
+    parse: Callable[[str], dict[str, Any]] = tomllib.loads
+    return parse
 
 
 def _change(content: dict[str, Any], change: str) -> None:
@@ -65,8 +69,8 @@ def _change(content: dict[str, Any], change: str) -> None:
     if not equals or not all(parts):
         raise RecipeError(f"--set {change!r}: expected key=value, for example prune.target=0.4")
     try:
-        value = tomllib.loads(f"value = {text}")["value"]
-    except tomllib.TOMLDecodeError:
+        value = _parser()(f"value = {text}")["value"]
+    except ValueError:
         value = text.strip()  # a bare word is a string
     for part in parts[:-1]:
         inner = content.setdefault(part, {})

@@ -1,0 +1,45 @@
+"""`gator prune` as a person types it: what it prints, and what it says when something is wrong."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+
+from training.small import set_options
+
+
+def gator(*args: str, folder) -> subprocess.CompletedProcess:
+    command = [sys.executable, "-W", "error", "-c", "from gator.cli.main import app; app()", *args]
+    return subprocess.run(command, cwd=folder, capture_output=True, text=True, check=False)
+
+
+def test_the_default_ends_with_a_table_and_says_where_everything_is(tmp_path) -> None:
+    done = gator("prune", *set_options(), folder=tmp_path)
+    assert done.returncode == 0, done.stderr
+    lines = done.stdout.splitlines()
+    assert sum(line.startswith("train  ") for line in lines) == 2
+    assert "everything is in runs/digits; the network: runs/digits/round-1.safetensors" in done.stdout
+    assert (tmp_path / "runs" / "digits" / "result.txt").read_text() in done.stdout
+    assert done.stderr == ""
+
+
+def test_errors_are_one_clear_message(tmp_path) -> None:
+    for args, words in [
+        (("prune", "nowhere.toml"), "there is no recipe 'nowhere.toml'"),
+        (("prune", "--set", "prune.tarjet=1"), "did you mean prune.target?"),
+        (("prune", "--resume", "nothing"), "nothing is not the folder of a run"),
+        (("prune", "digits", "--resume", "x", "--set", "seed=1"), "give the folder and nothing else"),
+        (("prune", "cifar10-resnet20-cpu"), "data"),
+    ]:
+        done = gator(*args, folder=tmp_path)
+        assert done.returncode == 2, args
+        assert words in done.stderr
+        assert "Traceback" not in done.stderr
+        assert not list(tmp_path.iterdir())
+
+
+def test_a_dry_run_writes_nothing(tmp_path) -> None:
+    done = gator("prune", "cifar10-resnet20-cpu", "--dry-run", folder=tmp_path)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.startswith("cifar10-resnet20-cpu: two steps of every phase done on made-up data of shape 3x32x32")
+    assert not list(tmp_path.iterdir())

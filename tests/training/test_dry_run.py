@@ -1,0 +1,54 @@
+"""Every shipped recipe can be run: built in full, two steps of every phase, nothing left behind."""
+
+from __future__ import annotations
+
+import pytest
+from training.small import short_recipe
+
+import gator
+from gator.training.dry import dry_run
+from gator.training.reading import SHIPPED, recipe_from_text
+
+NAMES = sorted(path.stem for path in SHIPPED.glob("*.toml"))
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_every_recipe_passes_a_dry_run(name, torchvision, tmp_path, monkeypatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    said = dry_run(gator.read_recipe(name))
+    assert said.startswith(f"{name}: two steps of every phase done on made-up data")
+    assert "MACs left" in said
+    assert not list(tmp_path.iterdir())
+
+
+def test_what_a_real_run_would_refuse_is_refused() -> None:
+    with pytest.raises(gator.GatorError, match="no_such_edge"):
+        dry_run(short_recipe('prune.keep=["no_such_edge"]'))
+    with pytest.raises(gator.GatorError, match="cannot be reached|lowest|smallest|least"):
+        dry_run(short_recipe("prune.target=1 MACs"))
+
+
+def test_the_persons_own_network_and_data(tmp_path) -> None:
+    path = tmp_path / "mine.py"
+    path.write_text(
+        "import torch\nfrom torch import nn\n"
+        "def net():\n"
+        "    return nn.Sequential(nn.Linear(6, 32), nn.ReLU(), nn.Linear(32, 32), nn.ReLU(), nn.Linear(32, 3))\n"
+        "def data(batch):\n"
+        "    generator = torch.Generator().manual_seed(0)\n"
+        "    x = torch.randn(120, 6, generator=generator)\n"
+        "    set = torch.utils.data.TensorDataset(x, x[:, :3].argmax(1))\n"
+        "    load = torch.utils.data.DataLoader\n"
+        "    return load(set, batch_size=batch, shuffle=True, drop_last=True), load(set, batch_size=60)\n"
+    )
+    recipe = recipe_from_text(f"""
+        name = "mine"
+        model = {{name = "{path}:net", input = [6]}}
+        data = {{name = "{path}:data", batch = 30}}
+        train = {{epochs = 3, lr = 0.1}}
+        prune = {{epochs = 3, target = 0.5}}
+        finetune = {{epochs = 3}}
+    """)
+    assert "made-up data of shape 6" in dry_run(recipe)
+    result = gator.run(recipe, folder=tmp_path / "run")
+    assert result.rounds[0].figures.macs <= 0.5 * result.before.macs

@@ -1,0 +1,133 @@
+"""Recipes: every wrong key, type or combination is named before any work; the shipped ones say what the paper says."""
+
+from __future__ import annotations
+
+import pytest
+from training.small import short_recipe
+
+import gator
+from gator.training.reading import SHIPPED, as_mapping, differing_keys, recipe_from_text, recipe_text
+
+LEAST = """
+name = "mine"
+model.name = "digits:resnet"
+data.name = "digits"
+data.batch = 64
+prune.epochs = 3
+prune.target = 0.5
+"""
+NAMES = sorted(path.stem for path in SHIPPED.glob("*.toml"))
+
+
+def test_the_least_a_recipe_needs() -> None:
+    recipe = recipe_from_text(LEAST)
+    assert (recipe.prune.target, recipe.train.epochs, recipe.finetune.epochs) == (0.5, 0, 0)
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        ("prune.tarjet=0.4", "prune.tarjet is not a key; did you mean prune.target?"),
+        ("prune.learning_rate=1", "prune.learning_rate is not a key"),
+        ("epochs=3", "epochs is not a key; did you mean prune.epochs?"),
+        ("data.bach=3", "did you mean data.batch?"),
+        ("data.batch=3.5", "data.batch = 3.5; expected a whole number, found a number"),
+        ("data.batch=true", "data.batch = True; expected a whole number, found true or false"),
+        ("prune.lr=fast", "prune.lr = 'fast'; expected a number, found a string"),
+        ("prune.alphas=1", "prune.alphas = 1; expected a list of numbers"),
+        ("prune.keep=[1]", "prune.keep = 1; expected a string, found a whole number"),
+        ("model=3", "model = 3; expected a table [model]"),
+        ("prune.alphas=[2, 1]", "prune.alphas = [2.0, 1.0] must rise"),
+        ("prune.cost=speed", "prune.cost = 'speed'; expected 'flops' or 'memory' or 'latency'"),
+        ("finetune.steps=[3]", 'finetune.steps goes with finetune.schedule = "steps"'),
+        ("data.sub_batch=7", "data.batch = 64 is not a whole number of data.sub_batch = 7"),
+        ("train.distill=0.5", "train.distill: there is no dense network"),
+        ("prune.epochs=0", "prune.epochs = 0; expected at least one epoch"),
+        ("run.precision=fp8", "run.precision = 'fp8'; expected 'no' or 'bf16' or 'fp16'"),
+        ("finetune.warmup=2", "finetune.warmup = 2.0; expected 0 to finetune.epochs"),
+        ("prune", "--set 'prune': expected key=value"),
+        ("name.first=1", "name is a value, not a table"),
+    ],
+)  # fmt: skip
+def test_what_is_wrong_is_named(change: str, words: str) -> None:
+    with pytest.raises(gator.RecipeError) as error:
+        recipe_from_text(LEAST, [change])
+    assert words in str(error.value)
+
+
+def test_both_ways_to_say_how_much() -> None:
+    with pytest.raises(gator.RecipeError, match="both are given"):
+        recipe_from_text(LEAST + "prune.alphas = [1.0]\n")
+    with pytest.raises(gator.RecipeError, match="neither is given"):
+        recipe_from_text(LEAST.replace("prune.target = 0.5", ""))
+
+
+def test_a_change_of_alphas_replaces_the_target() -> None:
+    assert recipe_from_text(LEAST, ["prune.alphas=[1, 2]"]).prune.target is None
+    assert recipe_from_text(LEAST, ["prune.target=4 MB"]).prune.target == "4 MB"
+
+
+def test_a_missing_key_is_named() -> None:
+    with pytest.raises(gator.RecipeError, match=r"data.batch is missing: a whole number is needed there"):
+        recipe_from_text(LEAST.replace("data.batch = 64", ""))
+
+
+def test_a_file_that_is_not_there_or_not_toml(tmp_path) -> None:
+    with pytest.raises(gator.RecipeError, match="neither a file, nor one of cifar10-resnet20-cpu"):
+        gator.read_recipe("nowhere")
+    path = tmp_path / "x.toml"
+    path.write_text("a = = 3")
+    with pytest.raises(gator.RecipeError, match=r"x.toml: not valid TOML"):
+        gator.read_recipe(path)
+    path.write_bytes(b"\xff\xfe")
+    with pytest.raises(gator.RecipeError, match="not a text file"):
+        gator.read_recipe(path)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_a_recipe_written_out_reads_back_the_same(name: str) -> None:
+    recipe = gator.read_recipe(name)
+    assert recipe.name == name
+    assert recipe_from_text(recipe_text(recipe)) == recipe
+
+
+def test_differences_are_found_at_any_depth() -> None:
+    one, two = as_mapping(short_recipe()), as_mapping(short_recipe("prune.target=0.4", "seed=3"))
+    assert differing_keys(one, two) == ["prune.target", "seed"]
+
+
+# The paper, section 4: optimizer; gating; fine-tuning; batch and sub-batch; the alphas of its tables.
+IMAGENET = {
+    "data.batch": 256, "data.sub_batch": 32, "data.image_size": 224, "prune.epochs": 30, "prune.lr": 0.01, "prune.steps": (20,),
+    "finetune.lr": 0.001, "finetune.factor": 0.1, "latency.batch": 32,
+}  # fmt: skip
+LOW = {"finetune.epochs": 40, "finetune.steps": (20, 30)}
+CIFAR = {
+    "data.batch": 128, "train.epochs": 240, "train.lr": 0.1, "train.steps": (120, 180), "prune.epochs": 90, "prune.lr": 0.01,
+    "prune.steps": (60,), "finetune.epochs": 30, "finetune.lr": 0.001, "finetune.schedule": "constant", "train.weight_decay": 1e-4,
+}  # fmt: skip
+PAPER = {
+    "imagenet-resnet50-flops": (IMAGENET | LOW | {"prune.cost": "flops"}, (0.25, 0.5, 1, 2)),
+    "imagenet-resnet50-latency": (IMAGENET | LOW | {"prune.cost": "latency"}, (0.25, 0.5, 1)),
+    "imagenet-resnet50-highrate": (
+        IMAGENET | {"prune.cost": "latency", "finetune.epochs": 20, "finetune.steps": (10, 15)}, (2, 4, 16, 20),
+    ),
+    "cifar10-resnet56-flops": (CIFAR | {"prune.cost": "flops"}, (1, 2, 16)),
+    "cifar10-resnet56-memory": (CIFAR | {"prune.cost": "memory"}, (0.25, 0.5, 2)),
+}  # fmt: skip
+EVERYWHERE = {
+    "prune.momentum": 0.9, "prune.weight_decay": 1e-4, "finetune.momentum": 0.9, "finetune.weight_decay": 1e-4,
+    "prune.factor": 0.1, "prune.per": "example",
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", PAPER)
+def test_the_papers_experiments(name: str) -> None:
+    recipe = gator.read_recipe(name)
+    figures, alphas = PAPER[name]
+    for key, value in (figures | EVERYWHERE).items():
+        table, _, field = key.partition(".")
+        assert getattr(getattr(recipe, table), field) == value, key
+    assert set(alphas) <= set(recipe.prune.alphas)
+    assert ("resnet50" in name) == (recipe.model.name == "torchvision:resnet50")
+    assert ("resnet56" in name) == (recipe.model.name == "cifar:resnet56")

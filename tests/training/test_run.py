@@ -1,0 +1,241 @@
+"""A whole run on digits: what it leaves behind, how it stops, and how it goes on."""
+
+from __future__ import annotations
+
+import json
+import signal
+
+import pytest
+import torch
+from training.small import metrics_of, short_recipe, tensors_of
+
+import gator
+from gator import zoo
+from gator.training.checkpoint import checkpoints
+from gator.training.watch import Moment, Watch
+
+
+class Recording(Watch):
+    """Remembers what it heard; may act at a step."""
+
+    def __init__(self, at_step=lambda moment: None) -> None:
+        self.epochs: list[Moment] = []
+        self.notes: list[str] = []
+        self._act = at_step
+
+    def note(self, text: str) -> None:
+        self.notes.append(text)
+
+    def wants_step(self) -> bool:
+        return True
+
+    def step(self, moment: Moment) -> None:
+        self._act(moment)
+
+    def epoch(self, moment: Moment) -> None:
+        self.epochs.append(moment)
+
+
+def test_everything_a_person_needs_is_in_the_folder(tmp_path) -> None:
+    folder, watch = tmp_path / "run", Recording()
+    result = gator.run(short_recipe(), folder=folder, watch=watch)
+    assert [m.phase for m in watch.epochs] == ["train"] * 2 + ["prune"] * 2 + ["finetune"]
+    written = json.loads((folder / "result.json").read_text())
+    assert written == json.loads(json.dumps(result.as_json()))
+    before, after = result.before, result.rounds[0].figures
+    assert 0.45 * before.macs < after.macs <= 0.5 * before.macs
+    assert after.latency_ms > 0
+    table = (folder / "result.txt").read_text()
+    for row in ("accuracy %", "MACs", "parameters", "bytes", "latency ms"):
+        assert f"\n{row} " in table
+    assert gator.read_recipe(folder / "recipe.toml") == short_recipe()
+    environment = json.loads((folder / "environment.json").read_text())
+    assert environment["threads"] == 1
+    assert environment["versions"]["torch"] == torch.__version__
+    lines = metrics_of(folder)
+    assert [line["total_steps"] for line in lines] == [7, 14, 21, 28, 35]
+    assert lines[3]["cost_left"] <= lines[3]["target"] == 0.5
+    small = gator.load(folder / "round-1.safetensors", zoo.build("digits:resnet").model)
+    assert gator.measure(small, torch.zeros(1, 1, 8, 8)).macs == after.macs
+    assert list((folder / "events").glob("events.out.tfevents*"))
+    with pytest.raises(gator.RunError, match="is finished; its table is in"):
+        gator.resume(folder)
+
+
+def test_the_curves_are_those_of_the_metrics(tmp_path) -> None:
+    from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+
+    gator.run(short_recipe("train.epochs=0", "finetune.epochs=0"), folder=tmp_path / "run")
+    events = EventAccumulator(str(tmp_path / "run" / "events"))
+    events.Reload()
+    lines = metrics_of(tmp_path / "run")
+    points = {event.step: event.value for event in events.Scalars("prune/loss")}
+    assert points == pytest.approx({line["total_steps"]: line["loss"] for line in lines})
+
+
+def test_rounds_go_on_from_gated_weights(tmp_path) -> None:
+    """A higher alpha leaves less, and each round's network is saved and fine-tuned on the side."""
+    watch = Recording()
+    recipe = short_recipe("prune.alphas=[1, 60, 200]", "prune.gamma=2", "prune.lr=0.1")
+    result = gator.run(recipe, folder=tmp_path / "run", watch=watch)
+    assert [outcome.name for outcome in result.rounds] == ["alpha 1", "alpha 60", "alpha 200"]
+    macs = [outcome.figures.macs for outcome in result.rounds]
+    assert macs[0] > macs[1] > macs[2]
+    assert result.before.macs >= macs[0]
+    for number in (1, 2, 3):
+        assert (tmp_path / "run" / f"round-{number}.safetensors").is_file()
+    living = [m.living for m in watch.epochs if m.phase == "prune"]
+    assert living == sorted(living, reverse=True)
+
+
+def test_shrinking_changes_nothing_but_the_time(tmp_path) -> None:
+    """The same run with and without shrinking keeps the same channels."""
+    kept = []
+    for shrink in ("true", "false"):
+        result = gator.run(short_recipe("prune.epochs=3", f"prune.shrink={shrink}"), folder=tmp_path / shrink)
+        kept.append(result.rounds[0].figures.macs)
+    assert kept[0] == pytest.approx(kept[1], rel=0.02)  # noise is drawn for fewer channels: not the same to the last one
+
+
+@pytest.mark.parametrize("phase", ["train", "prune", "finetune"])
+def test_ctrl_c_saves_and_the_rest_is_the_same(phase, tmp_path) -> None:
+    whole = gator.run(short_recipe("finetune.distill=0.5"), folder=tmp_path / "whole")
+
+    def stop(moment: Moment) -> None:
+        if moment.phase == phase and moment.step == (moment.steps - 2):
+            signal.raise_signal(signal.SIGINT)
+
+    folder = tmp_path / "stopped"
+    with pytest.raises(gator.RunError, match=r"stopped; .*step-.* is written. Go on with: gator prune --resume .*stopped"):
+        gator.run(short_recipe("finetune.distill=0.5"), folder=folder, watch=Recording(stop))
+    assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
+    again = gator.resume(folder)
+    assert again.rounds[0].figures.accuracy == whole.rounds[0].figures.accuracy
+    assert tensors_of(folder / "round-1.safetensors") == tensors_of(tmp_path / "whole" / "round-1.safetensors")
+    one, two = ([{**line, "seconds": 0} for line in metrics_of(path)] for path in (folder, tmp_path / "whole"))
+    assert one == two
+
+
+def test_several_rounds_are_taken_up_in_the_middle(tmp_path) -> None:
+    changes = ("prune.alphas=[40, 200]", "prune.gamma=2", "prune.min_width=2", 'prune.keep=["stem"]')
+    gator.run(short_recipe(*changes), folder=tmp_path / "whole")
+
+    def stop(moment: Moment) -> None:
+        if moment.phase == wanted[0] and moment.round == wanted[1] and moment.step == moment.steps - 3:
+            signal.raise_signal(signal.SIGTERM)
+
+    folder = tmp_path / "stopped"
+    wanted = ("finetune", 0)
+    with pytest.raises(gator.RunError, match="stopped"):
+        gator.run(short_recipe(*changes), folder=folder, watch=Recording(stop))
+    wanted = ("prune", 1)
+    with pytest.raises(gator.RunError, match="stopped"):
+        gator.resume(folder, watch=Recording(stop))
+    gator.resume(folder)
+    for number in (1, 2):
+        name = f"round-{number}.safetensors"
+        assert tensors_of(folder / name) == tensors_of(tmp_path / "whole" / name)
+
+
+def test_a_loss_that_is_no_number_stops_the_run(tmp_path) -> None:
+    recipe = short_recipe("prune.lr=1e30", "run.checkpoint_seconds=0")
+    with pytest.raises(gator.RunError) as error:
+        gator.run(recipe, folder=tmp_path / "run")
+    text = str(error.value)
+    assert "the loss is nan at step" in text
+    assert "of prune (epoch 1), learning rate 1e+30" in text
+    last = checkpoints(tmp_path / "run" / "checkpoints")[-1]
+    assert f"The last good checkpoint is {last}" in text
+    assert "--set prune.lr=" in text
+
+
+def test_a_full_disk_stops_the_run_and_the_last_checkpoint_stays(tmp_path, monkeypatch) -> None:
+    from gator.files import save as files
+
+    real, count = files.save_file, []
+
+    def full(tensors, path, metadata):
+        count.append(path)
+        if len(count) > 3:
+            raise OSError(28, "No space left on device")
+        real(tensors, path, metadata=metadata)
+
+    monkeypatch.setattr(files, "save_file", full)
+    with pytest.raises(
+        gator.RunError, match=r"(?s)could not be written.*No space left.*The last good checkpoint is .*--resume"
+    ):
+        gator.run(short_recipe("run.checkpoint_seconds=0"), folder=tmp_path / "run")
+    monkeypatch.setattr(files, "save_file", real)
+    assert gator.resume(tmp_path / "run").rounds
+
+
+def test_folders_that_cannot_be_used(tmp_path) -> None:
+    (tmp_path / "something").write_text("x")
+    with pytest.raises(gator.RunError, match="is there already; choose another folder"):
+        gator.run(short_recipe(), folder=tmp_path)
+    with pytest.raises(gator.RunError, match="is not the folder of a run: it has no recipe.toml"):
+        gator.resume(tmp_path)
+
+
+def test_a_checkpoint_of_another_recipe_is_refused(tmp_path) -> None:
+    def stop(moment: Moment) -> None:
+        if moment.step == 3:
+            signal.raise_signal(signal.SIGINT)
+
+    with pytest.raises(gator.RunError):
+        gator.run(short_recipe(), folder=tmp_path / "run", watch=Recording(stop))
+    file = tmp_path / "run" / "recipe.toml"
+    file.write_text(file.read_text().replace("target = 0.5", "target = 0.4"))
+    with pytest.raises(gator.RunError, match=r"checkpoint of another recipe: prune.target differ"):
+        gator.resume(tmp_path / "run")
+    assert len(checkpoints(tmp_path / "run" / "checkpoints")) == 1
+
+
+def test_what_is_wrong_is_said_before_a_folder_is_made(tmp_path) -> None:
+    for change, words in [
+        ("model.weights=nowhere.pt", "model.weights: there is no file nowhere.pt"),
+        ("data.name=nothing", "has no 'nothing'"),
+        ("model.name=digits:vgg", "digits has no 'vgg'"),
+        ("run.device=cuda", "torch sees no such device"),
+        ("data.batch=5000", "5,?000"),
+    ]:
+        if change == "run.device=cuda" and torch.cuda.is_available():
+            continue
+        with pytest.raises(gator.GatorError, match=words):
+            gator.run(short_recipe(change), folder=tmp_path / "run")
+        assert not (tmp_path / "run").exists()
+
+
+def test_sub_batches_add_up_to_the_batch(tmp_path) -> None:
+    """Without batch norms and noise, a step in parts is the step of the whole."""
+    path = tmp_path / "net.py"
+    path.write_text(
+        "import torch\nfrom torch import nn\n"
+        "def net():\n"
+        "    torch.manual_seed(0)\n"
+        "    return nn.Sequential(nn.Conv2d(1, 8, 3), nn.ReLU(), nn.Conv2d(8, 8, 3), nn.ReLU(), nn.Flatten(), nn.Linear(128, 10))\n"
+    )
+    results = []
+    for sub_batch in (0, 48):
+        changes = (
+            f"model.name={path}:net",
+            f"data.sub_batch={sub_batch}",
+            "prune.epochs=1",
+            "prune.alphas=[0]",
+            "finetune.epochs=0",
+        )
+        result = gator.run(short_recipe(*changes), folder=tmp_path / str(sub_batch))
+        results.append(metrics_of(tmp_path / str(sub_batch))[1]["loss"])
+        assert result.before.macs > 0
+    assert results[0] == pytest.approx(results[1], rel=1e-4)
+
+
+def test_other_settings_of_a_run(tmp_path) -> None:
+    """bf16, channels_last, AdamW, clipping, label smoothing and cost memory go together."""
+    changes = (
+        "run.precision=bf16", "run.channels_last=true", "prune.optimizer=adamw", "prune.lr=0.001", "finetune.clip=1.0",
+        "finetune.label_smoothing=0.1", "prune.cost=memory", "prune.target=100 KB", "prune.distill=0.5",
+    )  # fmt: skip
+    result = gator.run(short_recipe(*changes), folder=tmp_path / "run")
+    assert result.rounds[0].figures.bytes <= 100_000
+    assert result.rounds[0].name == "target 100 KB"
