@@ -52,6 +52,12 @@ CIFAR10 = Layout(
 CIFAR100 = Layout("cifar100", "cifar-100-python", 100, "fine_labels", {"train": ("train",), "test": ("test",)}, {})
 
 
+def complete(layout: Layout, folder: Path) -> bool:
+    """Whether every file of the set is there."""
+    files = [file for part in layout.parts.values() for file in part]
+    return any(all((here / file).is_file() for file in files) for here in (folder, folder / layout.folder))
+
+
 def place(layout: Layout, folder: Path) -> Path:
     """The folder of the batches: `folder` itself, or the standard one inside it."""
     files = [file for part in layout.parts.values() for file in part]
