@@ -58,9 +58,9 @@ def main() -> None:
         steps.append(time.perf_counter() - ready)
     batch, step = (1000 * statistics.median(times[3:]) for times in (batches, steps))
     share = batch / (batch + step)
-    print(f"{torch.get_num_threads()} threads, {options.rounds} rounds, torch {torch.__version__}; reading the set {reading:.1f} s")
-    print(f"batch {batch:.2f} ms (the first, with the order of the epoch, {1000 * batches[0]:.1f} ms), step {step:.0f} ms: ", end="")
-    print(f"{100 * share:.2f} % of the time, limit {100 * LIMIT:.0f} %")
+    print(f"{torch.get_num_threads()} threads, {options.rounds} rounds, torch {torch.__version__}; set read in {reading:.1f} s")
+    print(f"batch {batch:.2f} ms (the first of the epoch, with its order, {1000 * batches[0]:.1f} ms), step {step:.0f} ms")
+    print(f"the loader takes {100 * share:.2f} % of the time, limit {100 * LIMIT:.0f} %")
 
 
 if __name__ == "__main__":

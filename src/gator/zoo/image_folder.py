@@ -7,7 +7,7 @@ of processes changes a picture.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -139,9 +139,9 @@ def random_box(generator: np.random.Generator, width: int, height: int) -> tuple
     return left, top, left + wide, top + high
 
 
-def _decoded(dataset: _Decoded, wanted: list[list[Wanted]], workers: int) -> Iterator[tuple[Tensor, Tensor]]:
+def _decoded(dataset: _Decoded, wanted: Iterable[list[Wanted]], workers: int) -> Iterator[tuple[Tensor, Tensor]]:
     generator = torch.Generator().manual_seed(0)  # the loader draws a seed for its workers: not from the global one
-    loader = DataLoader(dataset, batch_size=None, sampler=wanted, num_workers=min(workers, len(wanted)), generator=generator)
+    loader = DataLoader(dataset, batch_size=None, sampler=wanted, num_workers=workers, generator=generator)
     for batch in loader:
         if isinstance(batch, str):
             raise DataError(batch)
@@ -165,16 +165,14 @@ class TrainFiles:
         return len(self.shuffle)
 
     def batches(self, epoch: int, start: int = 0) -> Iterator[tuple[Tensor, Tensor]]:
-        seed, whole, mine = self.shuffle.seed, self.shuffle.whole, self.shuffle.mine
-        wanted = [
-            [
-                Wanted(int(index), (seed, epoch, row * whole + place) if self.augment else None)
-                for place, index in enumerate(indices[mine], mine.start)
-            ]
-            for row, indices in enumerate(self.shuffle.epoch(epoch))
-            if row >= start
-        ]
-        yield from _decoded(self.dataset, wanted, self.workers)
+        order, seed, whole, mine = self.shuffle.epoch(epoch), self.shuffle.seed, self.shuffle.whole, self.shuffle.mine
+
+        def row(index: int) -> list[Wanted]:
+            places = range(index * whole + mine.start, index * whole + mine.stop)
+            keys = [(seed, epoch, place) if self.augment else None for place in places]
+            return [Wanted(int(each), key) for each, key in zip(order[index, mine], keys, strict=True)]
+
+        yield from _decoded(self.dataset, map(row, range(start, len(self))), self.workers)
 
 
 @dataclass(frozen=True, eq=False)
@@ -195,5 +193,5 @@ class TestFiles:
         return len(self.order)
 
     def batches(self, epoch: int, start: int = 0) -> Iterator[tuple[Tensor, Tensor]]:  # noqa: ARG002
-        wanted = [[Wanted(index) for index in self.order.batch_at(batch)] for batch in range(start, len(self))]
+        wanted = ([Wanted(index) for index in self.order.batch_at(batch)] for batch in range(start, len(self)))
         yield from _decoded(self.dataset, wanted, self.workers)
