@@ -111,6 +111,11 @@ def test_the_global_generators_are_left_alone(file: str) -> None:
     assert found == expected
 
 
+def test_draws_go_on_from_batch_to_batch(file: str) -> None:
+    noise = torch.cat([x[:, 0] - x[:, 1] for x, _ in load_data(f"{file}:loaders", batch=4).test.batches(0)])
+    assert len(noise.unique()) == 20
+
+
 def test_what_is_known_of_it(file: str) -> None:
     data = load_data(f"{file}:loaders", batch=8)
     assert (len(data.train), data.train.examples, len(data.test), data.test.examples) == (2, 16, 3, 20)
