@@ -9,7 +9,7 @@ import torch
 from torch.nn import functional
 
 import gator
-from gator.zoo import cifar_files, load_data, made_up, memory, shape_of
+from gator.zoo import cifar_files, load_data, made_up, memory, order, shape_of
 
 EACH = 24  # pictures in a synthetic batch file
 
@@ -71,6 +71,24 @@ def test_a_batch_is_a_function_of_seed_epoch_and_index(name: str, cifar: str) ->
     same(first, again.train.batches(5))
     assert different(first, data.train.batches(6))
     assert different(first, both(name, cifar, batch=16, seed=4).train.batches(5))
+
+
+@SETS
+def test_order_and_augmentation_both_change_with_epoch_and_seed(name: str, cifar: str) -> None:
+    def seen(epoch: int, seed: int, augment: bool) -> torch.Tensor:
+        return torch.cat([x for x, _ in both(name, cifar, batch=8, seed=seed, augment=augment).train.batches(epoch)])
+
+    for epoch, seed in [(1, 0), (0, 1)]:
+        one, other = seen(0, 0, False), seen(epoch, seed, False)
+        assert not torch.equal(one, other)  # the order alone
+        assert set(map(_bytes, one)) & set(map(_bytes, other))
+    look = both(name, cifar, batch=8).train.look
+    first, second = (memory.Draw.of(order.random(0, epoch, 0), 64, look.pad, slice(0, 64)) for epoch in (0, 1))
+    assert not torch.equal(first.down, second.down)
+
+
+def _bytes(x: torch.Tensor) -> bytes:
+    return x.numpy().tobytes()
 
 
 @SETS

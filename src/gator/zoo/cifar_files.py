@@ -52,6 +52,12 @@ CIFAR10 = Layout(
 CIFAR100 = Layout("cifar100", "cifar-100-python", 100, "fine_labels", {"train": ("train",), "test": ("test",)}, {})
 
 
+def complete(layout: Layout, folder: Path) -> bool:
+    """Whether every file of the set is there."""
+    files = [file for part in layout.parts.values() for file in part]
+    return any(all((here / file).is_file() for file in files) for here in (folder, folder / layout.folder))
+
+
 def place(layout: Layout, folder: Path) -> Path:
     """The folder of the batches: `folder` itself, or the standard one inside it."""
     files = [file for part in layout.parts.values() for file in part]
@@ -113,7 +119,7 @@ def _unpickle(path: Path, label_key: str) -> tuple[np.ndarray, np.ndarray]:
     if not isinstance(images, np.ndarray) or not isinstance(labels, (list, np.ndarray)):
         keys = ", ".join(map(str, named)) or "nothing"
         raise DataError(f"{path}: expected a dictionary with 'data' and {label_key!r}, found {keys}")
-    listed = labels.tolist() if isinstance(labels, np.ndarray) else labels
+    listed = labels.ravel().tolist() if isinstance(labels, np.ndarray) else labels
     if not all(type(label) is int and abs(label) < 2**31 for label in listed):
         raise DataError(f"{path}: the labels under {label_key!r} are not a list of whole numbers")
     return images, np.array(listed, np.int64)

@@ -7,45 +7,21 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
-from typing import Protocol
 
 import numpy as np
 import torch
 from torch import Tensor
 
 from gator.errors import DataError
-from gator.zoo import cifar_files
+from gator.zoo import cifar_files, idx_files, image_folder, own
 from gator.zoo.by_name import is_file, needs, unknown
+from gator.zoo.download import fetch_archive, fetch_files
+from gator.zoo.loader import Data, Loader
 from gator.zoo.memory import Look, Pictures, TestPictures, TrainPictures, pictures_of
-from gator.zoo.order import InOrder, Shuffle, random, split_off
+from gator.zoo.order import Share, random, split_off
 
-
-class Loader(Protocol):
-    """Batches of inputs and labels, the same for the same epoch however often they are asked for."""
-
-    @property
-    def examples(self) -> int:
-        """In one epoch, over all processes."""
-
-    def __len__(self) -> int:
-        """Batches in one epoch of this process."""
-
-    def batches(self, epoch: int, start: int = 0) -> Iterator[tuple[Tensor, Tensor]]:
-        """The batches of an epoch from number `start` on."""
-
-
-@dataclass(frozen=True)
-class Data:
-    """A data set: what is trained on, what is tested on."""
-
-    name: str
-    train: Loader
-    test: Loader
-    classes: int  # 0 where it is not known
-    shape: tuple[int, ...]  # of one example
-    tested_on: str
+__all__ = ["Data", "Loader", "load_data", "made_up", "shape_of"]
 
 
 @dataclass(frozen=True)
@@ -87,32 +63,45 @@ def load_data(
             raise DataError(f"{field} = {value}: expected at least {least}")
     if rank >= world:
         raise DataError(f"rank = {rank}: expected less than the number of processes, {world}")
-    kind = _kind(name)
-    if kind is None:
-        raise NotImplementedError(image_size, workers)
+    share = Share(batch, test_batch, seed, rank, world)
     place = Path(folder).expanduser() if folder else None
-    if download and kind.fetch is not None and place is not None:
-        kind.fetch(place)
+    if is_file(name) or name == "imagefolder":
+        if hold_back:
+            raise DataError(f"hold_back = {hold_back}: only sets in memory can hold examples back ({', '.join(_IN_MEMORY)})")
+        if download:
+            raise DataError(f"download = true: {name} cannot be fetched; only published sets can")
+        if is_file(name):
+            return own.load(name, share, folder=folder)
+        return image_folder.load(_needed(name, place), share, augment=augment, workers=workers, image_size=image_size)
+    kind = _known(name)
+    if download and kind.fetch is not None:
+        kind.fetch(_needed(name, place))
     train = kind.read(place, "train", verify)
     if hold_back:
         kept, held = split_off(len(train), hold_back)
-        train, test, tested_on = train.at(kept), train.at(held), f"{hold_back:,} held-back training images"
+        train, test, tested_on = train.at(kept), train.at(held), "{:,} held-back training images"
     else:
         test, tested_on = kind.read(place, "test", verify), kind.tested_on
     return Data(
         name,
-        TrainPictures(train, kind.look, Shuffle(len(train), batch, seed, rank, world), augment),
-        TestPictures(test, kind.look, InOrder(len(test), test_batch, rank, world)),
+        TrainPictures(train, kind.look, share.shuffle(len(train)), augment),
+        TestPictures(test, kind.look, share.in_order(len(test))),
         kind.classes,
         kind.shape,
         tested_on.format(len(test)),
     )
 
 
-def shape_of(name: str, *, image_size: int = 224) -> tuple[tuple[int, ...], int] | None:  # noqa: ARG001
-    """The shape of one example and the number of classes, without reading anything; None for a person's own data."""
-    kind = _kind(name)
-    return None if kind is None else (kind.shape, kind.classes)
+def shape_of(name: str, *, image_size: int = 224) -> tuple[tuple[int, ...], int] | None:
+    """The shape of one example and the number of classes, without reading anything; None for a person's own data.
+
+    A folder of pictures is taken to have the thousand classes of ImageNet."""
+    if is_file(name):
+        return None
+    if name == "imagefolder":
+        return (3, image_size, image_size), 1000
+    kind = _known(name)
+    return kind.shape, kind.classes
 
 
 @dataclass(frozen=True)
@@ -145,12 +134,10 @@ def made_up(shape: tuple[int, ...], classes: int, *, batch: int, batches: int = 
     return Data("made-up", loader, loader, classes, tuple(shape), f"{loader.examples:,} made-up examples")
 
 
-def _kind(name: str) -> InMemory | None:
-    if is_file(name):
-        return None
-    if name not in _SETS:
-        raise unknown("the zoo", name, list(_SETS), DataError)
-    return _SETS[name]
+def _known(name: str) -> InMemory:
+    if name not in _IN_MEMORY:
+        raise unknown("the zoo of data", name, [*_IN_MEMORY, "imagefolder", "path/to/file.py:function"], DataError)
+    return _IN_MEMORY[name]
 
 
 def _digits(folder: Path | None, part: str, verify: bool) -> Pictures:  # noqa: ARG001
@@ -161,23 +148,41 @@ def _digits(folder: Path | None, part: str, verify: bool) -> Pictures:  # noqa: 
     return pictures_of(images, found.target[chosen], (1, 8, 8), 10, "digits")
 
 
-def _folder(name: str, folder: Path | None) -> Path:
+def _needed(name: str, folder: Path | None) -> Path:
     if folder is None:
         raise DataError(f"{name} needs a folder: say where the set is, or where download = true may put it")
     return folder
 
 
-def _cifar(layout: cifar_files.Layout, folder: Path | None, part: str, verify: bool) -> Pictures:
-    return cifar_files.read(layout, _folder(layout.name, folder), part, verify=verify)
+def _cifar(layout: cifar_files.Layout) -> InMemory:
+    def read(folder: Path | None, part: str, verify: bool) -> Pictures:
+        return cifar_files.read(layout, _needed(layout.name, folder), part, verify=verify)
+
+    def fetch(folder: Path) -> None:
+        if not cifar_files.complete(layout, folder):
+            fetch_archive(layout.name.upper(), folder)
+
+    # The published checkpoints were trained with the means and deviations of ImageNet, and a black border.
+    look = Look((0.485, 0.456, 0.406), (0.229, 0.224, 0.225), pad=4, flip=True)
+    return InMemory(cifar_files.SHAPE, layout.classes, look, read, "{:,} test images", fetch)
 
 
-# The published checkpoints for CIFAR were trained with the means and deviations of ImageNet.
-_CIFAR = Look((0.485, 0.456, 0.406), (0.229, 0.224, 0.225), pad=4, flip=True)
+def _fashion(folder: Path | None, part: str, verify: bool) -> Pictures:
+    return idx_files.read(_needed("fashion-mnist", folder), part, verify=verify)
 
-_SETS: dict[str, InMemory] = {
+
+def _fetch_fashion(folder: Path) -> None:
+    if not idx_files.complete(folder):
+        fetch_files("FashionMNIST", idx_files.INSIDE, folder)
+
+
+_IN_MEMORY: dict[str, InMemory] = {
     "digits": InMemory(
         (1, 8, 8), 10, Look((0.3053,), (0.3760,), pad=1, flip=False, white=16), _digits, "{:,} digits, every fourth of 1,797"
     ),
-    "cifar10": InMemory((3, 32, 32), 10, _CIFAR, partial(_cifar, cifar_files.CIFAR10), "{:,} test images"),
-    "cifar100": InMemory((3, 32, 32), 100, _CIFAR, partial(_cifar, cifar_files.CIFAR100), "{:,} test images"),
+    "cifar10": _cifar(cifar_files.CIFAR10),
+    "cifar100": _cifar(cifar_files.CIFAR100),
+    "fashion-mnist": InMemory(
+        idx_files.SHAPE, 10, Look((0.2860,), (0.3530,), pad=2, flip=True), _fashion, "{:,} test images", _fetch_fashion
+    ),
 }

@@ -92,6 +92,23 @@ class InOrder:
         return range(start, min(start + self.batch, self.end))
 
 
+@dataclass(frozen=True)
+class Share:
+    """What a process takes of every set: its batches, and its number among all processes."""
+
+    batch: int
+    test_batch: int
+    seed: int
+    rank: int
+    world: int
+
+    def shuffle(self, count: int) -> Shuffle:
+        return Shuffle(count, self.batch, self.seed, self.rank, self.world)
+
+    def in_order(self, count: int) -> InOrder:
+        return InOrder(count, self.test_batch, self.rank, self.world)
+
+
 def split_off(count: int, held: int) -> tuple[Positions, Positions]:
     """What is left to train on, and the `held` examples to test on: the same ones whatever the seed of a run."""
     if not 0 < held < count:

@@ -1,0 +1,197 @@
+"""Pictures in folders: FOLDER/train/CLASS/*.jpg and FOLDER/val/CLASS/*.jpg, decoded as they are needed.
+
+The crop and mirror of an example are drawn from (seed, epoch, its place in the epoch): neither the number of workers nor
+of processes changes a picture.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+from torch.utils.data import DataLoader, Dataset
+
+from gator.errors import DataError
+from gator.zoo.by_name import needs
+from gator.zoo.loader import Data
+from gator.zoo.order import InOrder, Share, Shuffle, random
+
+SUFFIXES = {".jpg", ".jpeg", ".png", ".ppm", ".bmp", ".pgm", ".tif", ".tiff", ".webp"}
+MEAN, STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
+
+
+def load(folder: Path, share: Share, *, augment: bool, workers: int, image_size: int) -> Data:
+    """Training and validation pictures of every class that has a folder in `folder`/train."""
+    needs("PIL", "zoo")
+    train, test = _classes(folder, "train"), _classes(folder, "val")
+    names = tuple(train)
+    if strange := [name for name in test if name not in train]:
+        raise DataError(
+            f"imagefolder: {folder / 'val'} has classes that train has not: {', '.join(strange[:5])}"
+            f"{' ...' if len(strange) > 5 else ''}\n  The folders of val must be named as those of train."
+        )
+    seen, unseen = _Decoded(_files(train, names), image_size), _Decoded(_files(test, names), image_size)
+    return Data(
+        "imagefolder",
+        TrainFiles(seen, share.shuffle(len(seen.files)), workers, augment),
+        TestFiles(unseen, share.in_order(len(unseen.files)), workers),
+        len(names),
+        (3, image_size, image_size),
+        f"{len(unseen.files):,} validation images",
+    )
+
+
+def _classes(folder: Path, part: str) -> dict[str, list[str]]:
+    """The files of each class, both sorted by name."""
+    here = folder / part
+    if not here.is_dir():
+        raise DataError(f"imagefolder: there is no folder {here}; expected train/CLASS/*.jpg and val/CLASS/*.jpg in {folder}")
+    found = {
+        each.name: sorted(str(file) for file in each.rglob("*") if file.suffix.lower() in SUFFIXES)
+        for each in sorted(here.iterdir())
+        if each.is_dir() and not each.name.startswith(".")
+    }
+    if not found:
+        raise DataError(f"imagefolder: {here} has no folders in it; expected one a class")
+    if empty := [name for name, files in found.items() if not files]:
+        raise DataError(
+            f"imagefolder: no pictures in {here / empty[0]}; fill or remove it (read are {', '.join(sorted(SUFFIXES))})"
+        )
+    return found
+
+
+def _files(classes: dict[str, list[str]], names: tuple[str, ...]) -> tuple[tuple[str, int], ...]:
+    number = {name: index for index, name in enumerate(names)}
+    return tuple((file, number[name]) for name, files in classes.items() for file in files)
+
+
+@dataclass(frozen=True)
+class Wanted:
+    """An example, and the key of what happens to it: (seed, epoch, place); none for the plain middle of the picture."""
+
+    index: int
+    key: tuple[int, int, int] | None = None
+
+
+@dataclass(frozen=True)
+class _Decoded(Dataset[Any]):
+    """Whole batches by a list of what is wanted. What cannot be read is returned as text, to be raised outside the worker."""
+
+    files: tuple[tuple[str, int], ...]
+    size: int
+
+    def __getitem__(self, wanted: list[Wanted]) -> tuple[Tensor, Tensor] | str:
+        images = []
+        for each in wanted:
+            file, _ = self.files[each.index]
+            try:
+                images.append(self._picture(file, each.key))
+            except Exception as error:  # a damaged picture can fail in any way
+                return f"{file}: the picture cannot be read ({type(error).__name__}: {error}); mend or remove it"
+        batch = torch.from_numpy(np.stack(images)).permute(0, 3, 1, 2).float().div_(255)
+        mean, std = (torch.tensor(each).reshape(-1, 1, 1) for each in (MEAN, STD))
+        labels = torch.tensor([self.files[each.index][1] for each in wanted])
+        return batch.sub_(mean).div_(std).contiguous(), labels
+
+    def _picture(self, file: str, key: tuple[int, int, int] | None) -> np.ndarray:
+        from PIL import Image
+
+        with Image.open(file) as opened:
+            picture = opened.convert("RGB")
+        if key is None:
+            return np.asarray(_middle(picture, self.size))
+        generator = random(*key)
+        box = random_box(generator, *picture.size)
+        picture = picture.crop(box).resize((self.size, self.size), Image.Resampling.BILINEAR)
+        pixels = np.asarray(picture)
+        return pixels[:, ::-1] if generator.random() < 0.5 else pixels
+
+
+def _middle(picture: Any, size: int) -> Any:
+    """The shorter side at 256/224 of `size`, then the middle."""
+    from PIL import Image
+
+    width, height = picture.size
+    short = round(size * 256 / 224)
+    scaled = (short, int(short * height / width)) if width <= height else (int(short * width / height), short)
+    picture = picture.resize(scaled, Image.Resampling.BILINEAR)
+    left, top = round((scaled[0] - size) / 2), round((scaled[1] - size) / 2)
+    return picture.crop((left, top, left + size, top + size))
+
+
+def random_box(generator: np.random.Generator, width: int, height: int) -> tuple[int, int, int, int]:
+    """A rectangle of 8 to 100 % of the area, between 3:4 and 4:3; after ten that do not fit, the middle."""
+    for _ in range(10):
+        area = width * height * generator.uniform(0.08, 1.0)
+        ratio = math.exp(generator.uniform(math.log(3 / 4), math.log(4 / 3)))
+        wide, high = round(math.sqrt(area * ratio)), round(math.sqrt(area / ratio))
+        if 0 < wide <= width and 0 < high <= height:
+            left, top = (int(generator.integers(0, room + 1)) for room in (width - wide, height - high))
+            return left, top, left + wide, top + high
+    wide, high = min(width, max(1, round(height * 4 / 3))), min(height, max(1, round(width * 4 / 3)))
+    left, top = (width - wide) // 2, (height - high) // 2
+    return left, top, left + wide, top + high
+
+
+def _decoded(dataset: _Decoded, wanted: Iterable[list[Wanted]], workers: int) -> Iterator[tuple[Tensor, Tensor]]:
+    generator = torch.Generator().manual_seed(0)  # the loader draws a seed for its workers: not from the global one
+    loader = DataLoader(dataset, batch_size=None, sampler=wanted, num_workers=workers, generator=generator)
+    for batch in loader:
+        if isinstance(batch, str):
+            raise DataError(batch)
+        yield batch
+
+
+@dataclass(frozen=True, eq=False)
+class TrainFiles:
+    """Shuffled batches of pictures from files."""
+
+    dataset: _Decoded
+    shuffle: Shuffle
+    workers: int
+    augment: bool
+
+    @property
+    def examples(self) -> int:
+        return self.shuffle.examples
+
+    def __len__(self) -> int:
+        return len(self.shuffle)
+
+    def batches(self, epoch: int, start: int = 0) -> Iterator[tuple[Tensor, Tensor]]:
+        order, seed, whole, mine = self.shuffle.epoch(epoch), self.shuffle.seed, self.shuffle.whole, self.shuffle.mine
+
+        def row(index: int) -> list[Wanted]:
+            places = range(index * whole + mine.start, index * whole + mine.stop)
+            keys = [(seed, epoch, place) if self.augment else None for place in places]
+            return [Wanted(int(each), key) for each, key in zip(order[index, mine], keys, strict=True)]
+
+        yield from _decoded(self.dataset, map(row, range(start, len(self))), self.workers)
+
+
+@dataclass(frozen=True, eq=False)
+class TestFiles:
+    """Every picture once, in the order of classes and names; the epoch changes nothing."""
+
+    __test__ = False  # to pytest
+
+    dataset: _Decoded
+    order: InOrder
+    workers: int
+
+    @property
+    def examples(self) -> int:
+        return self.order.examples
+
+    def __len__(self) -> int:
+        return len(self.order)
+
+    def batches(self, epoch: int, start: int = 0) -> Iterator[tuple[Tensor, Tensor]]:  # noqa: ARG002
+        wanted = ([Wanted(index) for index in self.order.batch_at(batch)] for batch in range(start, len(self)))
+        yield from _decoded(self.dataset, wanted, self.workers)
