@@ -8,7 +8,7 @@ export HYPOTHESIS_PROFILE ?= default
 .PHONY: prune test check format bench zoo clean
 
 prune: .venv/core
-	$(BIN)/python examples/halve_resnet56.py
+	$(BIN)/gator prune
 
 test: .venv/dev
 	$(BIN)/python -m pytest -n $(WORKERS) --hypothesis-profile=$(HYPOTHESIS_PROFILE)
@@ -33,7 +33,7 @@ zoo: .venv/dev
 
 .venv/core: pyproject.toml constraints.txt
 	$(PYTHON) -m venv .venv
-	$(BIN)/pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[cli]'
+	$(BIN)/pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[cli,train]'
 	touch $@
 
 .venv/dev: .venv/core

@@ -6,12 +6,13 @@ import copy
 
 import pytest
 import torch
-from small import Block, SmallResNet, backward, steady
+from small import SmallResNet, backward, steady
 from torch import nn
 
 import gator
 from gator.gates.gate import Gates, drawn_gates
 from gator.gates.read import gated_conv
+from gator.zoo.digits import DigitsBlock
 
 
 def test_the_pass_rate_is_the_sigmoid_of_the_logit():
@@ -181,7 +182,7 @@ def test_depthwise_convolutions_carry_a_gate_on_without_reading_it_twice():
 
 
 def test_a_block_alone_can_be_gated():
-    model = nn.Sequential(nn.Conv2d(1, 4, 1), Block(4, 4), nn.Flatten(), nn.Linear(4 * 64, 3)).train()
+    model = nn.Sequential(nn.Conv2d(1, 4, 1), DigitsBlock(4, 4), nn.Flatten(), nn.Linear(4 * 64, 3)).train()
     x = torch.randn(2, 1, 8, 8)
     pruner = gator.Pruner(model, x, alpha=1.0)
     backward(pruner, x, torch.tensor([0, 1]))

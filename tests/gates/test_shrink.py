@@ -185,7 +185,7 @@ def test_a_state_of_something_else_is_refused():
     pruner = gator.Pruner(SmallResNet(6), torch.randn(2, 1, 8, 8), alpha=1.0)
     other = gator.Pruner(SmallResNet(4), torch.randn(2, 1, 8, 8), alpha=1.0)
     before = pruner.gates.logits.detach().clone()
-    with pytest.raises(gator.GatorError, match="edge 'stem' had width 4, it has 6 here"):
+    with pytest.raises(gator.GatorError, match="it had edge 'stem' of width 4 where there is edge 'stem' of width 6 here"):
         pruner.load_state_dict(other.state_dict())
     with pytest.raises(gator.GatorError, match="has no 'logits'"):
         pruner.load_state_dict({k: v for k, v in pruner.state_dict().items() if k != "logits"})

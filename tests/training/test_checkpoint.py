@@ -94,7 +94,7 @@ def test_random_numbers_go_on_where_they_were() -> None:
     kept = checkpoint.random_state()
 
     def draw():
-        return torch.rand(3).tolist(), random.random(), np.random.rand()
+        return torch.rand(3).tolist(), random.random(), np.random.rand()  # noqa: NPY002
 
     first = draw()
     assert draw() != first

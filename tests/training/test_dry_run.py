@@ -24,7 +24,7 @@ def test_every_recipe_passes_a_dry_run(name, torchvision, tmp_path, monkeypatch)
 def test_what_a_real_run_would_refuse_is_refused() -> None:
     with pytest.raises(gator.GatorError, match="no_such_edge"):
         dry_run(short_recipe('prune.keep=["no_such_edge"]'))
-    with pytest.raises(gator.GatorError, match="cannot be reached|lowest|smallest|least"):
+    with pytest.raises(gator.GatorError, match="1 MACs"):
         dry_run(short_recipe("prune.target=1 MACs"))
 
 

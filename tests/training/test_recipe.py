@@ -104,7 +104,8 @@ IMAGENET = {
 LOW = {"finetune.epochs": 40, "finetune.steps": (20, 30)}
 CIFAR = {
     "data.batch": 128, "train.epochs": 240, "train.lr": 0.1, "train.steps": (120, 180), "prune.epochs": 90, "prune.lr": 0.01,
-    "prune.steps": (60,), "finetune.epochs": 30, "finetune.lr": 0.001, "finetune.schedule": "constant", "train.weight_decay": 1e-4,
+    "prune.steps": (60,), "finetune.epochs": 30, "finetune.lr": 0.001, "finetune.schedule": "constant",
+    "train.weight_decay": 1e-4,
 }  # fmt: skip
 PAPER = {
     "imagenet-resnet50-flops": (IMAGENET | LOW | {"prune.cost": "flops"}, (0.25, 0.5, 1, 2)),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import itertools
 import math
 import time
@@ -54,12 +55,23 @@ class Loop:
         self.position = Position()
         self._recipe, self._loader, self._processes = recipe, loader, processes
         self._first_epoch, self._channels = first_epoch, channels
+        self._called = self._apart = network
+        self.wrap()
+
+    def shrink(self) -> None:
+        """Take what is closed out of the network. What was wrapped around it holds the old shapes, so it goes first."""
+        assert self.pruner is not None
+        if not self.pruner.kept:
+            return
+        self._called = self._apart = self.network
+        gc.collect()
+        self.pruner.shrink_(self.optimizer)
         self.wrap()
 
     def wrap(self) -> None:
-        """Make what is called in training from the network as it is now: again after every shrink."""
+        """Make what is called in training from the network as it is now."""
         called = self._processes.wrapped(self.network, channels_may_go=self.pruner is not None)
-        self._called: nn.Module = torch.compile(called) if self._recipe.run.compile else called  # type: ignore[assignment]
+        self._called = torch.compile(called) if self._recipe.run.compile else called  # type: ignore[assignment]
         self._apart = called
 
     @property

@@ -216,7 +216,7 @@ class Run:
             return self._made()
 
     def _end_of_epoch(self, stage: Stage) -> None:
-        loop, recipe = self.loop, self.recipe
+        loop = self.loop
         assert loop is not None
         self.total_steps += loop.steps_an_epoch
         self.processes.same_buffers_(loop.network)
@@ -225,9 +225,8 @@ class Run:
         (loss,) = (total / self.processes.count for total in self.processes.total([loop.position.loss]))
         loop.position.loss = loss
         moment = loop.moment(accuracy, test_loss)
-        if stage.kind == "prune" and recipe.prune.shrink and self.pruner is not None:
-            self.pruner.shrink_(loop.optimizer)
-            loop.wrap()
+        if stage.kind == "prune" and self.recipe.prune.shrink:
+            loop.shrink()
         if self.processes.first:
             self.folder.record(moment, self.total_steps)
         self.watch.epoch(moment)

@@ -1,0 +1,133 @@
+"""Shrinking as a run goes on: an epoch of gated training with it beside one without, and the saving over a whole run.
+
+    python benchmarks/run.py [--rounds 12] [--runs 3]
+
+The epoch: ResNet-56 (batch 128, 32x32), half of its FLOPs closed; the same network with the closed channels taken out beside
+the one that only masks them, steps in turn. The run: ResNet-20 through the paper's rounds with a rising alpha on made-up
+pictures, from the first step of gating to the last, with `prune.shrink` true and false, runs in turn.
+"""
+
+from __future__ import annotations
+
+import argparse
+import copy
+import json
+import statistics
+import tempfile
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch.nn import functional
+from torch.utils.data import DataLoader, TensorDataset
+
+import gator
+from gator import zoo
+
+BATCH = 128
+STEPS = 24  # of an epoch of the whole run
+
+
+def halved() -> gator.Pruner:
+    """A network with gates, half of its FLOPs closed for good."""
+    model = zoo.build("cifar:resnet56").model.train()
+    pruner = gator.Pruner(model, torch.zeros(1, 3, 32, 32), target=0.5, steps=1, per="example")
+    with torch.no_grad():
+        pruner.gates.logits += torch.randn(len(pruner.gates), generator=torch.Generator().manual_seed(0))
+    pruner.project()
+    return pruner
+
+
+def step_of(pruner: gator.Pruner) -> Callable[[], Any]:
+    x, y = torch.randn(BATCH, 3, 32, 32), torch.randint(0, 10, (BATCH,))
+    optimizer = torch.optim.SGD(pruner.model.parameters(), lr=1e-4, momentum=0.9)
+
+    def step() -> None:
+        loss = functional.cross_entropy(pruner.model(x), y) + pruner.loss()
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+
+    return step
+
+
+def epoch_ratio(rounds: int) -> tuple[float, float, float]:
+    """Seconds of a step without shrinking; the ratio of one with it, and half the distance between its quartiles."""
+    masked = halved()
+    shrunk = copy.deepcopy(masked)
+    shrunk.shrink_()
+    steps = (step_of(masked), step_of(shrunk))
+    times: tuple[list[float], list[float]] = ([], [])
+    for turn in range(rounds + 2):
+        for which in (0, 1) if turn % 2 else (1, 0):
+            start = time.perf_counter()
+            steps[which]()
+            if turn >= 2:
+                times[which].append(time.perf_counter() - start)
+    found = [with_it / without for without, with_it in zip(*times, strict=True)]
+    quartiles = statistics.quantiles(found, n=4)
+    return statistics.median(times[0]), statistics.median(found), (quartiles[2] - quartiles[0]) / 2
+
+
+def pictures(batch: int) -> tuple[Any, Any]:
+    """The data of the whole run: noise of CIFAR's shape."""
+    images = torch.randn(BATCH * STEPS, 3, 32, 32, generator=torch.Generator().manual_seed(0))
+    data = TensorDataset(images, images[:, 0].mean((1, 2)).mul(1e3).long() % 10)
+    return DataLoader(data, batch_size=batch, shuffle=True, drop_last=True), DataLoader(data, batch_size=500)
+
+
+RECIPE = f"""
+name = "shrinking"
+model = {{name = "cifar:resnet20"}}
+data = {{name = "{Path(__file__).resolve()}:pictures", batch = {BATCH}}}
+finetune = {{epochs = 0, recalibrate = 0}}
+[prune]
+alphas = [1.0, 2.0, 4.0]
+epochs = 2
+lr = 0.05
+schedule = "constant"
+gamma = 3.0
+per = "example"
+"""
+
+
+def run_seconds(folder: Path, shrink: bool) -> tuple[float, list[float]]:
+    """Seconds of all steps with gates, and the share of the cost that was left after every epoch."""
+    recipe = folder / "recipe.toml"
+    recipe.write_text(f"{RECIPE}shrink = {str(shrink).lower()}\n")
+    where = folder / f"run-{len(list(folder.iterdir()))}"
+    gator.run(recipe, folder=where)
+    lines = [json.loads(line) for line in (where / "metrics.jsonl").read_text().splitlines()]
+    last = [max(line["seconds"] for line in lines if line["round"] == number) for number in range(3)]
+    return sum(last), [line["cost_left"] for line in lines]
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--rounds", type=int, default=12)
+    parser.add_argument("--runs", type=int, default=3)
+    options = parser.parse_args()
+    seconds, ratio, spread = epoch_ratio(options.rounds)
+    print(f"threads {torch.get_num_threads()}")
+    print(
+        f"epoch at half the FLOPs, ResNet-56: step without shrinking {1e3 * seconds:.0f} ms; with it x {ratio:.3f} +- {spread:.3f}"
+    )
+    found = []
+    with tempfile.TemporaryDirectory() as folder:
+        for turn in range(options.runs):
+            taken = {}
+            for shrink in (True, False) if turn % 2 else (False, True):
+                taken[shrink], left = run_seconds(Path(folder), shrink)
+            found.append(taken[True] / taken[False])
+            print(
+                f"run {turn + 1}: {taken[False]:.1f} s without, {taken[True]:.1f} s with; cost left {[round(c, 2) for c in left]}"
+            )
+    print(
+        f"whole run: x {statistics.median(found):.3f} of the time of all steps with gates ({min(found):.3f} to {max(found):.3f})"
+    )
+
+
+if __name__ == "__main__":
+    main()
