@@ -25,7 +25,7 @@ class DigitsBlock(nn.Module):
 class DigitsResNet(nn.Module):
     """Highways, inner edges and a classifier: everything there is to prune, at a size that trains in seconds."""
 
-    def __init__(self, width: int = 16, depth: int = 2, classes: int = 10) -> None:
+    def __init__(self, width: int = 24, depth: int = 2, classes: int = 10) -> None:
         super().__init__()
         wide = 2 * width
         self.stem = nn.Conv2d(1, width, 3, 1, 1)
