@@ -11,7 +11,7 @@ from torch import nn
 
 import gator
 from gator.gates.gate import Gates, drawn_gates
-from gator.gates.read import gated_conv
+from gator.gates.read import conv_of_gated, gated_conv
 from gator.zoo.digits import DigitsBlock
 
 
@@ -158,6 +158,27 @@ def test_the_quick_convolution_is_the_plain_one(rows, share, groups, channels_la
     (expected * slope).sum().backward()
     for one, other, held in zip(leaves, plain, before, strict=True):
         assert torch.equal(one.detach(), held)
+        assert torch.allclose(one.grad, other.grad, rtol=1e-10, atol=1e-12)
+
+
+@pytest.mark.parametrize("tiny", [0, 1 << 16], ids=["in_rows", "broadcast"])
+@pytest.mark.parametrize("shape", [(8, 12, 3, 3), (8, 12, 1, 1), (80, 12, 3, 3)], ids=["3x3", "1x1", "weight_larger_than_x"])
+def test_a_small_convolution_is_a_product(shape, tiny, monkeypatch):
+    monkeypatch.setattr("gator.gates.read._TINY", tiny)
+    leaves = [torch.randn(s, dtype=torch.float64) for s in ((5, 12, 6, 6), shape)]
+    gate = torch.ones(1, 12, dtype=torch.float64)
+    gate[0, :3] = 0
+    leaves = [t.requires_grad_() for t in (*leaves, gate)]
+    plain = [t.detach().clone().requires_grad_() for t in leaves]
+    found = conv_of_gated(*leaves[:2], None, leaves[2], True, [2], [1], [1], 1)
+    assert type(found.grad_fn).__name__ == "ConvolutionBackward0"
+    x, weight, g = plain
+    expected = nn.functional.conv2d(x, weight * g[0][None, :, None, None], None, 2, 1)
+    slope = torch.randn_like(expected)
+    (found * slope).sum().backward()
+    (expected * slope).sum().backward()
+    assert torch.allclose(found, expected, rtol=1e-12)
+    for one, other in zip(leaves, plain, strict=True):
         assert torch.allclose(one.grad, other.grad, rtol=1e-10, atol=1e-12)
 
 

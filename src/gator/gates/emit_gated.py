@@ -10,7 +10,7 @@ import numpy as np
 import torch
 from torch import Tensor, fx, nn
 
-from gator.gates.read import gated_conv, multiplied
+from gator.gates.read import conv_of_gated, multiplied
 from gator.gates.sites import Site, Units
 from gator.graph.program import BatchInt, Call
 from gator.surgery.emit_masked import FILL, MaskedEmitter
@@ -52,7 +52,7 @@ class GatedEmitter(MaskedEmitter):
             settings = (get("stride", [1]), get("padding", [0]), get("dilation", [1]), get("groups", 1))
             on_weight = sites[0].argument[0] == "weight"
             return self.graph.call_function(
-                gated_conv, (args["input"], args["weight"], get("bias"), self._rows_of(sites[0]), on_weight, *settings)
+                conv_of_gated, (args["input"], args["weight"], get("bias"), self._rows_of(sites[0]), on_weight, *settings)
             )
         for site in sums:
             leaf = leaf if leaf is not None and site.argument == (leaf.data, None) else None

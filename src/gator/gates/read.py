@@ -1,17 +1,16 @@
 """What a gated reader computes.
 
-Anywhere: multiply, and let autograd do the rest. A convolution on the CPU has a quicker way. Gates are zeros and ones, and
-nearly all ones, so instead of a product the size of a large tensor the few closed slices are set to zero for the length of
+Anywhere: multiply, and let autograd do the rest. A convolution on the CPU has a quicker way where the product would be large.
+Gates are zeros and ones, and nearly all ones, so instead of a product the few closed slices are set to zero for the length of
 the convolution and put back. Nothing is kept for backward but what a plain convolution keeps, and what is left is one pass
 for the gradient of the gates.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import contextmanager
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor
 from torch.autograd.function import once_differentiable
@@ -19,7 +18,8 @@ from torch.nn import functional
 
 aten = torch.ops.aten
 _CONVOLUTIONS = (functional.conv1d, functional.conv2d, functional.conv3d)
-_SMALL = 1 << 16  # elements; below, a product is quicker than anything else
+_SMALL = 1 << 18  # elements; up to here a product that autograd knows is quicker than anything written in Python
+_TINY = 1 << 16  # elements; up to here what counts is the number of calls
 _MANY = 0.2  # beyond this share of closed slices a product is quicker than putting them back one by one
 
 
@@ -27,31 +27,55 @@ def multiplied(x: Tensor, gate: Tensor) -> Tensor:
     return x * gate.to(x.dtype)
 
 
+def conv_of_gated(
+    x: Tensor, weight: Tensor, bias: Tensor | None, gate: Tensor, on_weight: bool, stride: Any, padding: Any, dilation: Any,
+    groups: int,
+) -> Tensor:  # fmt: skip
+    """A convolution of gated channels, the way that is quicker for its size."""
+    if on_weight and groups == 1 and x.numel() < weight.numel():
+        on_weight = False  # one draw for all examples can stand on either side: on the smaller
+    small = torch.compiler.is_compiling() or (weight if on_weight else x).numel() <= _SMALL
+    way = _multiplied_conv if small else gated_conv
+    return way(x, weight, bias, gate, on_weight, stride, padding, dilation, groups)
+
+
 def gated_conv(
     x: Tensor, weight: Tensor, bias: Tensor | None, gate: Tensor, on_weight: bool, stride: Any, padding: Any, dilation: Any,
     groups: int,
 ) -> Tensor:  # fmt: skip
-    """A convolution of gated channels; `gate` is rows x channels: a row an example, or one row for the weight."""
+    """The same without a large product, if possible; `gate` is rows x channels: a row an example, or one for the weight."""
+    if not _quick(x, weight, on_weight, padding):
+        return _multiplied_conv(x, weight, bias, gate, on_weight, stride, padding, dilation, groups)
     rank = weight.ndim - 2
-    if on_weight and groups == 1 and x.numel() < weight.numel():
-        on_weight = False  # one draw for all examples can stand on either side: on the smaller
-    if _quick(x, weight, on_weight, padding):
-        how = ([*stride] * (rank // len(stride)), [*padding] * (rank // len(padding)), [*dilation] * (rank // len(dilation)))
-        result: Tensor = _GatedConv.apply(x, weight, bias, gate, on_weight, *how, groups)  # type: ignore[no-untyped-call]
-        return result
+    how = ([*stride] * (rank // len(stride)), [*padding] * (rank // len(padding)), [*dilation] * (rank // len(dilation)))
+    result: Tensor = _GatedConv.apply(x, weight, bias, gate, on_weight, *how, groups)  # type: ignore[no-untyped-call]
+    return result
+
+
+def _multiplied_conv(
+    x: Tensor, weight: Tensor, bias: Tensor | None, gate: Tensor, on_weight: bool, *settings: Any
+) -> Tensor:  # fmt: skip
+    rank = weight.ndim - 2
     if on_weight:
-        weight = multiplied(weight, gate.reshape(1, -1, *[1] * rank))
+        weight = _multiplied_weight(weight, gate)
     else:
         x = multiplied(x, gate.reshape(*gate.shape, *[1] * rank))
-    return _CONVOLUTIONS[rank - 1](x, weight, bias, stride, padding, dilation, groups)
+    return _CONVOLUTIONS[rank - 1](x, weight, bias, *settings)
+
+
+def _multiplied_weight(weight: Tensor, gate: Tensor) -> Tensor:
+    kernel = weight.shape[2:].numel()
+    if torch.compiler.is_compiling() or kernel == 1 or weight.numel() <= _TINY or not weight.is_contiguous():
+        return multiplied(weight, gate.reshape(1, -1, *[1] * (weight.ndim - 2)))
+    # In long rows: to spread a gate over the few elements of a kernel takes three times as long, and so does its backward.
+    return multiplied(weight.flatten(1), gate.repeat_interleave(kernel, 1)).view_as(weight)
 
 
 def _quick(x: Tensor, weight: Tensor, on_weight: bool, padding: Any) -> bool:
     if torch.compiler.is_compiling() or isinstance(padding, str) or x.device.type != "cpu":
         return False
     plain = type(x) is Tensor and x.dtype == weight.dtype and not torch.is_autocast_enabled("cpu")
-    target = weight if on_weight else x
-    return plain and _dense(target)
+    return plain and _dense(weight if on_weight else x)
 
 
 def _dense(tensor: Tensor) -> bool:
@@ -65,32 +89,37 @@ class _GatedConv(torch.autograd.Function):
         ctx: Any, x: Tensor, weight: Tensor, bias: Tensor | None, gate: Tensor, on_weight: bool, stride: Any, padding: Any,
         dilation: Any, groups: int,
     ) -> Tensor:  # fmt: skip
-        ctx.settings = (stride, padding, dilation, False, [0] * len(stride), groups)
+        ctx.settings = settings = (stride, padding, dilation, False, [0] * len(stride), groups)
         ctx.has_bias = bias is not None
         ctx.save_for_backward(x, weight)
-        ctx.closed = _Closed(gate, on_weight)
-        with ctx.closed.out_of(x, weight) as (open_x, open_weight):
-            result: Tensor = aten.convolution.default(open_x, open_weight, bias, *ctx.settings)
-        return result
+        ctx.closed = closed = _Closed(gate, on_weight)
+        target = weight if on_weight else x
+        opened, held = closed.take_out(target)
+        try:
+            sides = (x, opened) if on_weight else (opened, weight)
+            result: Tensor = aten.convolution.default(*sides, bias, *settings)
+            return result
+        finally:
+            closed.put_back(target, held)
 
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, grad: Tensor) -> Any:
         x, weight = ctx.saved_tensors
         closed: _Closed = ctx.closed
+        on_weight = closed.on_weight
         of_x, of_weight, of_bias, of_gate = ctx.needs_input_grad[:4]
-        with closed.out_of(x, weight) as (open_x, open_weight):
-            sizes = [weight.shape[0]] if ctx.has_bias else None
-            wanted = [
-                of_x or (of_gate and not closed.on_weight),
-                of_weight or (of_gate and closed.on_weight),
-                of_bias and ctx.has_bias,
-            ]
-            grad_x, grad_weight, grad_bias = aten.convolution_backward.default(
-                grad, open_x, open_weight, sizes, *ctx.settings, wanted
-            )
-        side, grad_side = (weight, grad_weight) if closed.on_weight else (x, grad_x)
-        grad_gate = closed.gradient(grad_side, side) if of_gate else None
+        wanted = [of_x or (of_gate and not on_weight), of_weight or (of_gate and on_weight), of_bias and ctx.has_bias]
+        sizes = [weight.shape[0]] if ctx.has_bias else None
+        target = weight if on_weight else x
+        opened, held = closed.take_out(target)
+        try:
+            sides = (x, opened) if on_weight else (opened, weight)
+            grad_x, grad_weight, grad_bias = aten.convolution_backward.default(grad, *sides, sizes, *ctx.settings, wanted)
+        finally:
+            closed.put_back(target, held)
+        grad_side = grad_weight if on_weight else grad_x
+        grad_gate = closed.gradient(grad_side, target) if of_gate else None
         closed.shut_(grad_side)
         return grad_x if of_x else None, grad_weight if of_weight else None, grad_bias, grad_gate, *[None] * 5
 
@@ -102,34 +131,33 @@ class _Closed:
         self.gate = gate.detach()
         self.on_weight = on_weight
         self.one_row = gate.shape[0] == 1
-        self.rows, self.columns = (self.gate == 0).nonzero(as_tuple=True)
-        self.count = len(self.columns)
+        where = np.nonzero(self.gate.numpy() == 0)
+        self.count = len(where[1])
         self.many = self.count > _MANY * gate.numel()
+        if self.count and not self.many:
+            self.rows, self.columns = map(torch.from_numpy, where)
 
     def _product(self, target: Tensor) -> Tensor:
-        return target * self.gate.reshape(*self.gate.shape, *[1] * (target.ndim - 2))
+        return multiplied(target, self.gate.reshape(*self.gate.shape, *[1] * (target.ndim - 2)))
 
-    @contextmanager
-    def out_of(self, x: Tensor, weight: Tensor) -> Iterator[tuple[Tensor, Tensor]]:
-        """Both sides of the convolution with the closed channels at zero; afterwards they hold what they held."""
+    def take_out(self, target: Tensor) -> tuple[Tensor, Tensor | None]:
+        """A side of the convolution with its closed channels at zero, and what has to be put back afterwards."""
         if not self.count:
-            yield x, weight
-            return
-        target = weight if self.on_weight else x
-        if self.many or target.numel() <= _SMALL:
-            product = self._product(target)
-            yield (x, product) if self.on_weight else (product, weight)
-            return
+            return target, None
+        if self.many:
+            return self._product(target), None
         data = target.data  # shares memory but not the version, so that autograd still trusts what it has saved
         held = data.index_select(1, self.columns) if self.one_row else data[self.rows, self.columns]
         self._zero_(data)
-        try:
-            yield x, weight
-        finally:
-            if self.one_row:
-                data.index_copy_(1, self.columns, held)
-            else:
-                data.index_put_((self.rows, self.columns), held)
+        return target, held
+
+    def put_back(self, target: Tensor, held: Tensor | None) -> None:
+        if held is None:
+            return
+        if self.one_row:
+            target.data.index_copy_(1, self.columns, held)
+        else:
+            target.data.index_put_((self.rows, self.columns), held)
 
     def _zero_(self, data: Tensor) -> None:
         if self.one_row:
@@ -139,8 +167,12 @@ class _Closed:
 
     def gradient(self, grad: Tensor, target: Tensor) -> Tensor:
         """Of the gates, from the side they stand on: there it shows what a closed channel would have added, too."""
+        product = grad * target
         space = [*range(2, target.ndim)]
-        return (grad * target).sum([0, *space])[None] if self.one_row else (grad * target).sum(space)
+        if self.on_weight:  # along the long rows first
+            return product.sum(0, keepdim=True).sum(space)
+        each = product.sum(space)
+        return each.sum(0, keepdim=True) if self.one_row else each
 
     def shut_(self, grad: Tensor | None) -> None:
         """Nothing flows back into closed channels."""
