@@ -21,7 +21,7 @@ def dry_run(recipe: Recipe) -> str:
     """Raises what a real run would raise about settings; leaves nothing behind, and downloads nothing."""
     check(recipe)
     known = shape_of(recipe.data.name, image_size=recipe.data.image_size)
-    shape, classes = known or (recipe.model.input, 10)
+    shape, classes = known or (recipe.model.input, 0)
     parts = min(recipe.data.batch // recipe.data.sub_batch, 2) if recipe.data.sub_batch else 1
     data = made_up(tuple(recipe.model.input or shape), classes, batch=parts * _FEW, batches=_STEPS)
     with tempfile.TemporaryDirectory() as folder:

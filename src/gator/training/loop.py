@@ -136,6 +136,8 @@ class Loop:
         phase = self.phase
         with self._processes.autocast():
             scores = answers(self._called(x)).float()
+            if self.steps_taken == 0:
+                _check_answers(scores, y)
             loss = functional.cross_entropy(scores, y, label_smoothing=phase.label_smoothing)
             if self.teacher is None:
                 return loss
@@ -176,6 +178,15 @@ class Loop:
             alpha=None if pruner is None else pruner.alpha,
             living=None if pruner is None else int(pruner.gates.alive.sum()),
             channels=None if pruner is None else self._channels,
+        )
+
+
+def _check_answers(scores: Tensor, labels: Tensor) -> None:
+    largest = int(labels.max())
+    if scores.ndim != 2 or largest >= scores.shape[1]:
+        raise RunError(
+            f"the network gives answers of shape {tuple(scores.shape)}, but the data has labels up to {largest}\n"
+            "  One row an example and one score a class are needed: change the network's last layer, or the data."
         )
 
 

@@ -116,7 +116,7 @@ class Run:
                     self.loop.epoch(self._between_steps)
                     self._end_of_epoch(stage)
                     self.seconds = already + time.monotonic() - started
-                    self._between_steps()
+                    self._save_if_due()
                 self._end(stage)
                 self.loop, self.stage = None, self.stage + 1
                 self.seconds = already + time.monotonic() - started
@@ -288,6 +288,12 @@ class Run:
         assert loop is not None
         if processes.first and self.watch.wants_step():
             self.watch.step(loop.moment())
+        self._save_if_due()
+
+    def _save_if_due(self) -> None:
+        """A checkpoint if it is time for one, and an end if a person asked for it."""
+        loop, processes = self.loop, self.processes
+        assert loop is not None
         if processes.count > 1 and loop.steps_taken % _LOOK_EVERY:
             return
         due = processes.first and time.monotonic() - self._last_checkpoint >= self.recipe.run.checkpoint_seconds
