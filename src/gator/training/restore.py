@@ -62,8 +62,10 @@ def restore_(run: Run) -> None:
     """Go to where the last checkpoint was written; random numbers last, since building networks draws some."""
     found = read_latest(run.folder.checkpoints)
     if found is None:
-        run.model = run.built()
-        run.folder.forget_metrics_after(0)
+        if run.resuming:  # it was killed before the first checkpoint: begin again, as a new run does
+            run.model = run.built()
+            if run.processes.first:
+                run.folder.forget_metrics_after(0)
         return
     path, state = found
     content = state.content

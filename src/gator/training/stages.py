@@ -68,6 +68,7 @@ class Run:
             workers=settings.workers, image_size=settings.image_size, download=settings.download, verify=settings.verify,
         )  # fmt: skip
         self.example = torch.zeros(1, *(recipe.model.input or self.data.shape), device=processes.device)
+        self.resuming = resuming
         self.model = self.fresh() if resuming else self.built()
         rounds = len(recipe.prune.alphas) or 1
         stages = [Stage(kind, number) for number in range(rounds) for kind in ("prune", "finetune")]
