@@ -112,7 +112,8 @@ def main() -> None:
     seconds, ratio, spread = epoch_ratio(options.rounds)
     print(f"threads {torch.get_num_threads()}")
     print(
-        f"epoch at half the FLOPs, ResNet-56: step without shrinking {1e3 * seconds:.0f} ms; with it x {ratio:.3f} +- {spread:.3f}"
+        f"epoch at half the FLOPs, ResNet-56: a step takes {1e3 * seconds:.0f} ms without shrinking; "
+        f"with it x {ratio:.3f} +- {spread:.3f}"
     )
     found = []
     with tempfile.TemporaryDirectory() as folder:
@@ -121,11 +122,10 @@ def main() -> None:
             for shrink in (True, False) if turn % 2 else (False, True):
                 taken[shrink], left = run_seconds(Path(folder), shrink)
             found.append(taken[True] / taken[False])
-            print(
-                f"run {turn + 1}: {taken[False]:.1f} s without, {taken[True]:.1f} s with; cost left {[round(c, 2) for c in left]}"
-            )
+            curve = ", ".join(f"{share:.2f}" for share in left)
+            print(f"run {turn + 1}: {taken[False]:.1f} s without, {taken[True]:.1f} s with; cost left after each epoch {curve}")
     print(
-        f"whole run: x {statistics.median(found):.3f} of the time of all steps with gates ({min(found):.3f} to {max(found):.3f})"
+        f"whole run: x {statistics.median(found):.3f} of the time of all steps with gates, {min(found):.3f} to {max(found):.3f}"
     )
 
 

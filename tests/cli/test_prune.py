@@ -43,3 +43,16 @@ def test_a_dry_run_writes_nothing(tmp_path) -> None:
     assert done.returncode == 0, done.stderr
     assert done.stdout.startswith("cifar10-resnet20-cpu: two steps of every phase done on made-up data of shape 3x32x32")
     assert not list(tmp_path.iterdir())
+
+
+def test_a_compiled_run_shrinks(tmp_path) -> None:
+    (tmp_path / "net.py").write_text(
+        "from torch import nn\n"
+        "def net():\n"
+        "    return nn.Sequential(nn.Conv2d(1, 8, 3), nn.ReLU(), nn.Conv2d(8, 8, 3), nn.ReLU(), nn.Flatten(), nn.Linear(128, 10))\n"
+    )
+    changes = ("model.name=net.py:net", "run.compile=true", "train.epochs=0", "prune.target=0.8", "prune.per=example")
+    command = [sys.executable, "-m", "gator", "prune", "digits", *set_options(*changes), "--out", "run"]
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    assert "cost 7" in done.stdout

@@ -206,7 +206,9 @@ def test_what_is_wrong_is_said_before_a_folder_is_made(tmp_path) -> None:
 
 def test_too_few_answers_for_the_data(tmp_path) -> None:
     path = tmp_path / "net.py"
-    path.write_text("from torch import nn\ndef net():\n    return nn.Sequential(nn.Flatten(), nn.Linear(64, 8), nn.Linear(8, 4))\n")
+    path.write_text(
+        "from torch import nn\ndef net():\n    return nn.Sequential(nn.Flatten(), nn.Linear(64, 8), nn.Linear(8, 4))\n"
+    )
     with pytest.raises(gator.RunError, match=r"answers of shape \(192, 4\), but the data has labels up to 9"):
         gator.run(short_recipe(f"model.name={path}:net"), folder=tmp_path / "run")
 

@@ -284,6 +284,7 @@ class Pruner:
         if not self._forward.kept():
             return
         old_graph, old_forward = self.graph, self._forward
+        old_forward.last = None  # of a compiled network, the latest draw holds the shapes of all parameters
         was_on = detach(old_forward)
         try:
             cut_(self.model, old_graph, self.kept, optimizer=optimizer)

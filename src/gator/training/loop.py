@@ -64,6 +64,8 @@ class Loop:
         if not self.pruner.kept:
             return
         self._called = self._apart = self.network
+        if self._recipe.run.compile:
+            torch.compiler.reset()
         gc.collect()
         self.pruner.shrink_(self.optimizer)
         self.wrap()

@@ -63,11 +63,17 @@ def latencies(networks: Sequence[nn.Module], example: Tensor, rounds: int) -> li
         for network in networks:
             network.eval()
         with torch.inference_mode():
-            found = timed([partial(network, example) for network in networks], rounds=rounds)
+            found = timed([partial(_finished, network, example) for network in networks], rounds=rounds)
     finally:
         for network, mode in zip(networks, modes, strict=True):
             network.train(mode)
     return [(timing.median_ms, timing.spread_ms) for timing in found]
+
+
+def _finished(network: nn.Module, example: Tensor) -> None:
+    network(example)
+    if example.is_cuda:
+        torch.cuda.synchronize()  # the call comes back before the work is done
 
 
 def figures(network: nn.Module, one: Tensor, accuracy: float, latency: tuple[float, float]) -> Figures:
