@@ -31,9 +31,8 @@ def main() -> None:
     one = torch.zeros(1, 3, 32, 32)
     dense, small = gator.measure(zoo.build("cifar:resnet20").model, one), gator.measure(network, one)
     print(f"accuracy {100 * right / seen:.2f} % of {data.tested_on}")
-    print(
-        f"{small.macs:,} MACs of {dense.macs:,} ({small.macs / dense.macs:.4f}), {small.params:,} parameters of {dense.params:,}"
-    )
+    print(f"{small.macs:,} MACs of {dense.macs:,} ({small.macs / dense.macs:.4f})")
+    print(f"{small.params:,} parameters of {dense.params:,}")
 
 
 if __name__ == "__main__":

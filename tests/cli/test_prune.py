@@ -49,7 +49,8 @@ def test_a_compiled_run_shrinks(tmp_path) -> None:
     (tmp_path / "net.py").write_text(
         "from torch import nn\n"
         "def net():\n"
-        "    return nn.Sequential(nn.Conv2d(1, 8, 3), nn.ReLU(), nn.Conv2d(8, 8, 3), nn.ReLU(), nn.Flatten(), nn.Linear(128, 10))\n"
+        "    convolutions = nn.Conv2d(1, 8, 3), nn.ReLU(), nn.Conv2d(8, 8, 3), nn.ReLU()\n"
+        "    return nn.Sequential(*convolutions, nn.Flatten(), nn.Linear(128, 10))\n"
     )
     changes = ("model.name=net.py:net", "run.compile=true", "train.epochs=0", "prune.target=0.8", "prune.per=example")
     command = [sys.executable, "-m", "gator", "prune", "digits", *set_options(*changes), "--out", "run"]
