@@ -31,12 +31,15 @@ STEPS = 24  # of an epoch of the whole run
 
 
 def halved() -> gator.Pruner:
-    """A network with gates, half of its FLOPs closed for good."""
+    """A network in training with gates, half of its FLOPs closed for good."""
     model = zoo.build("cifar:resnet56").model.train()
-    pruner = gator.Pruner(model, torch.zeros(1, 3, 32, 32), target=0.5, steps=1, per="example")
-    with torch.no_grad():
-        pruner.gates.logits += torch.randn(len(pruner.gates), generator=torch.Generator().manual_seed(0))
-    pruner.project()
+    graph = gator.trace(model, torch.zeros(1, 3, 32, 32))
+    kept = gator.one_shot(model, graph, "random", target=0.5)
+    pruner = gator.Pruner(model, graph=graph, alpha=1.0, per="example")
+    living = [
+        torch.isin(torch.arange(edge.width), torch.as_tensor(kept.get(edge.name, range(edge.width)))) for edge in graph.edges
+    ]
+    pruner.load_state_dict(pruner.state_dict() | {"alive": torch.cat(living)})
     return pruner
 
 
@@ -49,6 +52,7 @@ def step_of(pruner: gator.Pruner) -> Callable[[], Any]:
         optimizer.zero_grad()
         loss.backward()
         optimizer.step()
+        pruner.step(lr=1e-4)
 
     return step
 

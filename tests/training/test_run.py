@@ -161,7 +161,7 @@ def test_a_full_disk_stops_the_run_and_the_last_checkpoint_stays(tmp_path, monke
         real(tensors, path, metadata=metadata)
 
     monkeypatch.setattr(files, "save_file", full)
-    with pytest.raises(gator.RunError, match=r"(?s)not be written.*No space left.*The last good checkpoint is .*--resume"):
+    with pytest.raises(gator.RunError, match=r"(?s)not be written to.*No space left.*The last good checkpoint is .*--resume"):
         gator.run(short_recipe("run.checkpoint_seconds=0"), folder=tmp_path / "run")
     monkeypatch.setattr(files, "save_file", real)
     assert gator.resume(tmp_path / "run").rounds

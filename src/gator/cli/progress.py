@@ -72,8 +72,10 @@ class BarWatch(PlainWatch):
             self._progress.start()
             if self._task is not None:
                 self._progress.remove_task(self._task)
-            title = moment.phase if moment.phase == "train" else f"{moment.phase} {moment.round + 1}"
-            self._task, self._phase = self._progress.add_task(title, total=moment.steps, facts=""), phase
+            self._task, self._phase = (
+                self._progress.add_task(moment.title, total=moment.steps, completed=moment.step, facts=""),
+                phase,
+            )
         self._progress.update(self._task, completed=moment.step, facts=self._facts(moment))
 
     def _facts(self, moment: Moment) -> str:

@@ -6,10 +6,12 @@ are put in. What does not fit is an error that names the first mismatch, and the
 
 from __future__ import annotations
 
+import base64
 import contextlib
 import json
 import os
 import tempfile
+import zlib
 from pathlib import Path
 from typing import Any
 
@@ -56,7 +58,10 @@ def write_whole(target: Path, tensors: dict[str, torch.Tensor], metadata: dict[s
     """One safetensors file that appears whole or not at all, whatever happens meanwhile."""
     if not target.parent.is_dir():
         raise FileError(f"cannot save to {target}: there is no folder {target.parent}")
-    handle, temporary = tempfile.mkstemp(dir=target.parent, prefix=f".{target.name}.")
+    try:
+        handle, temporary = tempfile.mkstemp(dir=target.parent, prefix=f".{target.name}.")
+    except OSError as error:
+        raise FileError(f"cannot save to {target}: {error}") from error
     os.close(handle)
     try:
         save_file(tensors, temporary, metadata=metadata)
@@ -126,15 +131,18 @@ def read_packed(path: Path) -> tuple[dict[str, torch.Tensor], dict[str, Any]]:
 
 def _dump(step: Step) -> dict[str, Any]:
     kept = {name: list(units) for name, units in step.kept.items()}
-    return {"graph": step.graph.to_json(), "kept": kept, "form": step.form, "folded": step.folded}
+    # A run that shrinks as it goes has many steps, and the header of a file holds 100 MB at most.
+    graph = base64.b64encode(zlib.compress(step.graph.to_json().encode())).decode()
+    return {"graph": graph, "kept": kept, "form": step.form, "folded": step.folded}
 
 
 def _restore(data: Any) -> Step:
     try:
         kept = {name: tuple(units) for name, units in data["kept"].items()}
         folded = {key: (str(name), tuple(shape)) for key, (name, shape) in data["folded"].items()}
-        return Step(Hypergraph.from_json(data["graph"]), kept, data["form"], folded)
-    except (KeyError, TypeError, ValueError, AttributeError, GatorError) as error:
+        graph = zlib.decompress(base64.b64decode(data["graph"])).decode()
+        return Step(Hypergraph.from_json(graph), kept, data["form"], folded)
+    except (KeyError, TypeError, ValueError, AttributeError, zlib.error, GatorError) as error:
         raise FileError(f"the plan in the file is damaged: {error}") from error
 
 

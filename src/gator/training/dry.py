@@ -7,6 +7,7 @@ import tempfile
 from pathlib import Path
 from typing import TypeVar
 
+from gator.errors import RecipeError
 from gator.training.recipe import Phase, Recipe, check
 from gator.training.run import run_on
 from gator.training.watch import Watch
@@ -21,6 +22,8 @@ def dry_run(recipe: Recipe) -> str:
     """Raises what a real run would raise about settings; leaves nothing behind, and downloads nothing."""
     check(recipe)
     known = shape_of(recipe.data.name, image_size=recipe.data.image_size)
+    if known is None and not recipe.model.input:
+        raise RecipeError("a dry run on data of your own needs model.input: the shape of one example, without the batch")
     shape, classes = known or (recipe.model.input, 0)
     parts = min(recipe.data.batch // recipe.data.sub_batch, 2) if recipe.data.sub_batch else 1
     data = made_up(tuple(recipe.model.input or shape), classes, batch=parts * _FEW, batches=_STEPS)

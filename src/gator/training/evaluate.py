@@ -25,6 +25,16 @@ def answers(output: Any) -> Tensor:
     return found
 
 
+def check_answers(scores: Tensor, labels: Tensor) -> None:
+    """Raise if there are labels the network has no score for."""
+    largest = int(labels.max())
+    if scores.ndim != 2 or largest >= scores.shape[1]:
+        raise RunError(
+            f"the network gives answers of shape {tuple(scores.shape)}, but the data has labels up to {largest}\n"
+            "  One row an example and one score a class are needed: change the network's last layer, or the data."
+        )
+
+
 def placed(x: Tensor, device: torch.device, channels_last: bool) -> Tensor:
     x = x.to(device, non_blocking=True)
     return x.contiguous(memory_format=torch.channels_last) if channels_last and x.ndim == 4 else x
@@ -41,6 +51,8 @@ def evaluate(network: nn.Module, loader: Loader, processes: Processes, *, channe
             y = y.to(processes.device)
             with processes.autocast():
                 scores = answers(network(placed(x, processes.device, channels_last))).float()
+            if not seen:
+                check_answers(scores, y)
             right += float((scores.argmax(1) == y).sum())
             loss += float(functional.cross_entropy(scores, y, reduction="sum"))
             seen += len(y)

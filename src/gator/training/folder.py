@@ -18,7 +18,7 @@ from typing import Any
 
 import torch
 
-from gator.errors import RunError
+from gator.errors import FileError, RunError
 from gator.training.reading import as_mapping, differing_keys, read_recipe, recipe_text
 from gator.training.recipe import Recipe
 from gator.training.watch import Moment
@@ -48,8 +48,8 @@ class RunFolder:
             folder.checkpoints.mkdir(parents=True, exist_ok=True)
             (path / "environment.json").write_text(json.dumps(environment, indent=2) + "\n")
             folder.metrics.touch()
-            folder.recipe_file.write_text(recipe_text(recipe))  # last: with it the folder is a run
-        except OSError as error:
+            _write(folder.recipe_file, recipe_text(recipe))  # last: with it the folder is a run
+        except (OSError, FileError) as error:
             raise RunError(f"cannot make the run folder {path}: {error}") from error
         return folder
 
@@ -87,13 +87,21 @@ class RunFolder:
                 self._events = SummaryWriter(str(self.path / "events"), purge_step=step)
         return self._events
 
+    def finish(self, result: dict[str, Any], table: str) -> None:
+        """The table, for people and for programs; with it the run is finished."""
+        _write(self.path / "result.txt", f"{table}\n")
+        _write(self.result, json.dumps(result, indent=2) + "\n")
+
     def metrics_bytes(self) -> int:
         return self.metrics.stat().st_size
 
     def forget_metrics_after(self, size: int) -> None:
         """What a killed run wrote after its last checkpoint will be written again."""
-        with self.metrics.open("r+b") as file:
-            file.truncate(size)
+        try:
+            with self.metrics.open("r+b") as file:
+                file.truncate(min(size, self.metrics_bytes()))
+        except OSError as error:
+            raise RunError(f"{self.metrics} cannot be written to: {error}") from error
 
     def close(self) -> None:
         if self._events is not None:
@@ -108,6 +116,19 @@ class _NoEvents:
     def flush(self) -> None: ...
 
     def close(self) -> None: ...
+
+
+def _write(path: Path, text: str) -> None:
+    """A text file that appears whole or not at all."""
+    temporary = path.with_name(f".{path.name}")
+    try:
+        with temporary.open("w") as file:
+            file.write(text)
+            file.flush()
+            os.fsync(file.fileno())
+        temporary.replace(path)
+    except OSError as error:
+        raise FileError(f"cannot write {path}: {error}") from error
 
 
 def next_free(parent: Path, name: str) -> Path:

@@ -17,12 +17,14 @@ from torch.optim import SGD, AdamW, Optimizer
 
 from gator.errors import RunError
 from gator.gates.pruner import Pruner
-from gator.training.evaluate import answers, placed
+from gator.training.evaluate import answers, check_answers, placed
 from gator.training.processes import Processes
 from gator.training.recipe import Phase, Recipe
 from gator.training.schedule import learning_rate
 from gator.training.watch import Moment
 from gator.zoo.data import Loader
+
+_WORTH_IT = 0.05  # of the cost of the network as it is
 
 
 @dataclass
@@ -59,9 +61,13 @@ class Loop:
         self.wrap()
 
     def shrink(self) -> None:
-        """Take what is closed out of the network. What was wrapped around it holds the old shapes, so it goes first."""
+        """Take what is closed out of the network, if it is worth it; a network remembers every cut, and replays it when loaded.
+
+        What was wrapped around the network holds the old shapes, so it goes first.
+        """
         assert self.pruner is not None
-        if not self.pruner.kept:
+        whole = self.pruner.priced.total([edge.width for edge in self.pruner.graph.edges])
+        if self.pruner.cost_left > (1 - _WORTH_IT) * whole:
             return
         self._called = self._apart = self.network
         if self._recipe.run.compile:
@@ -139,7 +145,7 @@ class Loop:
         with self._processes.autocast():
             scores = answers(self._called(x)).float()
             if self.steps_taken == 0:
-                _check_answers(scores, y)
+                check_answers(scores, y)
             loss = functional.cross_entropy(scores, y, label_smoothing=phase.label_smoothing)
             if self.teacher is None:
                 return loss
@@ -152,6 +158,7 @@ class Loop:
         return (1 - phase.distill) * loss + phase.distill * t * t * apart
 
     def _checked(self, loss: float, lr: float) -> float:
+        """The loss itself, if it is a number."""
         if not math.isfinite(loss):
             raise LossError(
                 f"the loss is {loss} at step {self.steps_taken + 1} of {self.kind} (epoch {self.position.epoch + 1}), "
@@ -180,15 +187,6 @@ class Loop:
             alpha=None if pruner is None else pruner.alpha,
             living=None if pruner is None else int(pruner.gates.alive.sum()),
             channels=None if pruner is None else self._channels,
-        )
-
-
-def _check_answers(scores: Tensor, labels: Tensor) -> None:
-    largest = int(labels.max())
-    if scores.ndim != 2 or largest >= scores.shape[1]:
-        raise RunError(
-            f"the network gives answers of shape {tuple(scores.shape)}, but the data has labels up to {largest}\n"
-            "  One row an example and one score a class are needed: change the network's last layer, or the data."
         )
 
 

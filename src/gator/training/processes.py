@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
-from typing import Any
+from typing import Any, TypeVar, cast
 
 import torch
 from torch import Tensor, nn
@@ -11,8 +12,10 @@ from torch import distributed as dist
 from torch.nn.parallel import DistributedDataParallel
 from torch.optim import Optimizer
 
-from gator.errors import MissingExtraError, RecipeError
+from gator.errors import GatorError, MissingExtraError, RecipeError, RunError
 from gator.training.recipe import RunSettings
+
+T = TypeVar("T")
 
 
 class Processes:
@@ -23,12 +26,12 @@ class Processes:
             import accelerate
         except ImportError as error:
             raise MissingExtraError("a run needs Accelerate; pip install 'torch-gator[train]'") from error
-        gpu = torch.cuda.is_available() or torch.backends.mps.is_available()
+        here = {"cuda": torch.cuda.is_available(), "mps": torch.backends.mps.is_available()}
         if settings.device not in ("auto", "cpu", "cuda", "mps"):
             raise RecipeError(f"run.device = {settings.device!r}; expected 'auto', 'cpu', 'cuda' or 'mps'")
-        if settings.device in ("cuda", "mps") and not gpu:
+        if not here.get(settings.device, True):
             raise RecipeError(f"run.device = {settings.device!r}, but torch sees no such device here; use 'auto' or 'cpu'")
-        cpu = settings.device == "cpu" or not gpu
+        cpu = settings.device == "cpu" or not any(here.values())
         if settings.precision == "fp16" and cpu:
             raise RecipeError("run.precision = 'fp16' needs a GPU; on the CPU use 'bf16' or 'no'")
         self._accelerator = accelerate.Accelerator(cpu=cpu, mixed_precision=settings.precision)
@@ -70,7 +73,9 @@ class Processes:
         return network.no_sync() if isinstance(network, DistributedDataParallel) else nullcontext()
 
     def backward(self, loss: Tensor) -> None:
-        self._accelerator.backward(loss)
+        # Not Accelerate's own, which divides by an accumulation that its launcher may have set: the loop does that.
+        scaler = self._accelerator.scaler
+        (loss if scaler is None else scaler.scale(loss)).backward()
 
     def update(self, optimizer: Optimizer, parameters: list[nn.Parameter], clip: float) -> None:
         """One step of the optimizer; where the loss was scaled, an overflow leaves it out."""
@@ -108,6 +113,22 @@ class Processes:
         found: list[Any] = [None] * self.count
         dist.all_gather_object(found, value)
         return found
+
+    def by_first(self, action: Callable[[], T]) -> T:
+        """What the first process gets from an action that only it may do; what goes wrong there, all processes raise."""
+        if self.count == 1:
+            return action()
+        outcome: tuple[Any, str] = (None, "")
+        problem: Exception | None = None
+        if self.first:
+            try:
+                outcome = (action(), "")
+            except (GatorError, OSError) as error:
+                outcome, problem = (None, str(error)), error
+        value, words = self.gathered(outcome)[0]
+        if words:
+            raise problem or RunError(words)
+        return cast("T", value)
 
     def same_buffers_(self, network: nn.Module) -> None:
         """Running statistics differ from process to process; those of the first count."""

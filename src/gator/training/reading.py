@@ -8,6 +8,7 @@ from __future__ import annotations
 import dataclasses
 import difflib
 import json
+import math
 import os
 import sys
 import types
@@ -124,7 +125,9 @@ def _value(hint: Any, value: Any, key: str) -> Any:
         inner = typing.get_args(hint)[0]
         return tuple(_value(inner, item, key) for item in value)
     for kind in typing.get_args(hint) if isinstance(hint, types.UnionType) else (hint,):
-        if kind is float and isinstance(value, int) and not isinstance(value, bool):
+        if kind is float and type(value) in (int, float):
+            if not math.isfinite(value):
+                raise RecipeError(f"{key} = {value}; expected a finite number")
             return float(value)
         if type(value) is kind:
             return value

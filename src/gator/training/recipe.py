@@ -38,7 +38,7 @@ class DataSettings:
     workers: int = 0
     image_size: int = 224
     download: bool = False
-    verify: bool = True
+    verify: bool = True  # that CIFAR-10 is the published one; of other sets only the structure is known
 
 
 @dataclass(frozen=True)
@@ -96,7 +96,7 @@ class LatencySettings:
 
 @dataclass(frozen=True)
 class RunSettings:
-    """Where and how the run is done; none of it changes what is computed, but for precision and the number of threads."""
+    """Where and how the run is done: it may change the last bits of what is computed, precision more than that."""
 
     device: str = "auto"
     precision: str = "no"
@@ -145,9 +145,13 @@ def check(recipe: Recipe) -> Recipe:
     if list(prune.alphas) != sorted(prune.alphas):
         raise RecipeError(f"prune.alphas = {list(prune.alphas)} must rise: each round goes on from the one before")
     _need(prune.gamma > 0, "prune.gamma", prune.gamma, "a number above 0")
+    _need(prune.gate_weight_decay >= 0, "prune.gate_weight_decay", prune.gate_weight_decay, "zero or more")
+    if not isinstance(prune.target, str) and prune.target is not None:
+        _need(0 < prune.target <= 1, "prune.target", prune.target, 'a share above 0 and up to 1, or a figure: "300 MMACs"')
     _need(prune.min_width >= 0, "prune.min_width", prune.min_width, "zero or more channels")
     _need(prune.round_to >= 1, "prune.round_to", prune.round_to, "at least 1")
     _need(recipe.finetune.recalibrate >= 0, "finetune.recalibrate", recipe.finetune.recalibrate, "zero or more batches")
+    _one_of("latency.method", recipe.latency.method, ("table", "probe"))
     _need(recipe.latency.batch >= 1, "latency.batch", recipe.latency.batch, "at least one example")
     _need(recipe.latency.rounds >= 1, "latency.rounds", recipe.latency.rounds, "at least one round")
     _one_of("run.precision", recipe.run.precision, PRECISIONS)

@@ -35,7 +35,7 @@ class Outcome:
     file: str
     figures: Figures
     accuracy_cut: float  # right after the cut and the new batch-norm statistics
-    accuracy_best: float  # of all epochs of fine-tuning; figures.accuracy is that of the last
+    accuracy_best: float  # of all epochs since the cut; figures.accuracy is that of the last
     alpha: float | None = None
 
 

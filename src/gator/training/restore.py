@@ -40,6 +40,7 @@ def state_of(run: Run) -> State:
             "random": [{key: own[key] for key in ("python", "numpy")} for own in random],
             "stage": run.stage,
             "position": None if loop is None else asdict(loop.position),
+            "losses": run.processes.gathered(0.0 if loop is None else loop.position.loss),
             "before": None if run.before is None else asdict(run.before),
             "rounds": [asdict(outcome) for outcome in run.rounds],
             "numbers": [run.channels, run.total_steps, run.accuracy_cut, run.accuracy_best, run.seconds],
@@ -88,7 +89,7 @@ def restore_(run: Run) -> None:
         pruner = run.pruner if stage.kind == "prune" else None
         run.make_loop(stage, network, pruner, state.part("optimizer"))
         assert run.loop is not None
-        run.loop.position = Position(**content["position"])
+        run.loop.position = Position(**content["position"] | {"loss": content["losses"][run.processes.rank]})
     run.processes.load_scaler_(content["scaler"])
     if run.processes.first:
         run.folder.forget_metrics_after(content["metrics_bytes"])

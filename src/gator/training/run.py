@@ -9,7 +9,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from gator.errors import GatorError, RunError
+from gator.errors import RunError
 from gator.training.folder import RunFolder, environment, next_free
 from gator.training.processes import Processes
 from gator.training.reading import read_recipe
@@ -54,29 +54,25 @@ def _go(recipe: Recipe, path: Path | None, folder: RunFolder | None, watch: Watc
 
 
 def _new_folder(recipe: Recipe, path: Path | None, processes: Processes) -> RunFolder:
-    """Made by the first process; the others are told where, or what went wrong."""
-    made: list[str] = ["", ""]
-    if processes.first:
-        try:
-            where = path or next_free(Path("runs"), recipe.name)
-            made[0] = str(RunFolder.new(where, recipe, environment(recipe, str(processes.device), processes.count)).path)
-        except GatorError as error:
-            made[1] = str(error)
-    made = processes.gathered(made)[0]
-    if made[1]:
-        raise RunError(made[1])
-    return RunFolder(Path(made[0]))
+    def made() -> Path:
+        where = path or next_free(Path("runs"), recipe.name)
+        return RunFolder.new(where, recipe, environment(recipe, str(processes.device), processes.count)).path
+
+    return RunFolder(processes.by_first(made))
 
 
 @contextmanager
 def _listening(work: Run) -> Iterator[None]:
-    """The first Ctrl-C (or SIGTERM) asks the run to stop after a checkpoint; a second one stops it at once."""
+    """Ctrl-C or SIGTERM asks the run to stop after a checkpoint; a second Ctrl-C stops it at once.
 
-    def ask(*_: Any) -> None:
-        if work.asked_to_stop:
+    A second SIGTERM does not: launchers pass on what the whole group of processes has been sent already.
+    """
+
+    def ask(number: int, _: Any) -> None:
+        if work.asked_to_stop and number == signal.SIGINT:
             raise KeyboardInterrupt
         work.asked_to_stop = True
-        work.watch.note("stopping after this step; once more stops at once")
+        work.watch.note("stopping after this step; Ctrl-C once more stops at once")
 
     try:
         old = {number: signal.signal(number, ask) for number in (signal.SIGINT, signal.SIGTERM)}

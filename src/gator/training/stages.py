@@ -6,16 +6,18 @@ network on the side. The next round goes on from the gated weights (section 4 of
 
 from __future__ import annotations
 
-import json
-import os
+import math
+import random
 import time
-from dataclasses import asdict, dataclass
+from collections.abc import Callable
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
 from torch import nn
 
+from gator.cost.budget import parse_target
 from gator.errors import FileError, RunError
 from gator.files.save import read_packed, save, unpacked
 from gator.gates.pruner import Pruner
@@ -33,7 +35,7 @@ from gator.training.weights import with_weights
 from gator.zoo.data import Data, load_data
 from gator.zoo.models import build
 
-_LOOK_EVERY = 10  # steps between two looks at the clock and at signals where several processes have to agree
+T = TypeVar("T")
 _EPOCHS_APART = 1_000_000  # so that no two stages see the same order of examples
 
 
@@ -50,7 +52,7 @@ class Interrupted(RunError):
 
 
 class Run:
-    """The networks of a run and where it is. Everything that changes is in `_state`, which a checkpoint holds."""
+    """The networks of a run and where it is. Everything that changes is in a checkpoint (restore.py)."""
 
     def __init__(self, recipe: Recipe, processes: Processes, watch: Watch, *, resuming: bool, data: Data | None = None) -> None:
         self.recipe, self.processes, self.watch = recipe, processes, watch
@@ -62,11 +64,15 @@ class Run:
                 f"{settings.sub_batch or 'equal size'}; change data.batch or data.sub_batch"
             )
         torch.manual_seed(recipe.seed)
+        random.seed(recipe.seed)
         self.data = data or load_data(
             settings.name, folder=settings.folder or None, batch=settings.batch // count, test_batch=settings.test_batch,
             seed=recipe.seed, rank=processes.rank, world=count, augment=settings.augment, hold_back=settings.hold_back,
             workers=settings.workers, image_size=settings.image_size, download=settings.download, verify=settings.verify,
         )  # fmt: skip
+        lengths = processes.gathered(len(self.data.train))
+        if len(set(lengths)) > 1:
+            raise RunError(f"the processes have {lengths} training batches an epoch; give each the same number")
         self.example = torch.zeros(1, *(recipe.model.input or self.data.shape), device=processes.device)
         self.resuming = resuming
         self.model = self.fresh() if resuming else self.built()
@@ -82,6 +88,20 @@ class Run:
         self.accuracy_cut = self.accuracy_best = 0.0
         self.seconds = 0.0
         self._teacher: nn.Module | None = None
+        if not resuming:
+            self._try_pruner()
+
+    def _try_pruner(self) -> None:
+        """Raise now what [prune] has wrong, and not after the dense network was trained."""
+        cost = cost_for(self.recipe, self.processes.device.type)
+        if isinstance(self.recipe.prune.target, str):
+            parse_target(self.recipe.prune.target, 1.0, getattr(cost, "unit", ""))
+        if self.recipe.prune.cost != "latency":  # which takes time to measure
+            with torch.random.fork_rng():
+                self.make_pruner()
+            assert self.pruner is not None
+            self.pruner.detach()
+            self.pruner = None
 
     def built(self) -> nn.Module:
         """A fresh instance of the network, with the weights the recipe names."""
@@ -90,6 +110,8 @@ class Run:
         if source == "pretrained":
             return self.placed(self._made(which or "DEFAULT"))
         model = self._made()
+        if self.processes.rank:  # noise of its own from here on; the weights are those of the first process
+            torch.manual_seed(self.recipe.seed + 1_000_003 * self.processes.rank)
         return self.placed(with_weights(model, Path(settings.weights)) if settings.weights else model)
 
     def _made(self, pretrained: str = "") -> nn.Module:
@@ -165,9 +187,7 @@ class Run:
         return any(later.kind == "prune" for later in self.stages[self.stage + 1 :])
 
     def _dense_is_ready(self) -> None:
-        if self.processes.first:
-            save(self.model, self.folder.dense)
-        self.processes.wait()
+        self._written(lambda: save(self.model, self.folder.dense))
         accuracy, _ = self._evaluate(self.model)
         self.before = figures(self.model, self.example, accuracy, (0.0, 0.0))
         self.watch.note(f"dense network: {self._counted(self.model)}; accuracy {accuracy:.2f} %")
@@ -223,13 +243,14 @@ class Run:
         self.processes.same_buffers_(loop.network)
         accuracy, test_loss = self._evaluate(loop.network)
         self.accuracy_best = max(self.accuracy_best, accuracy)
+        if not math.isfinite(test_loss):
+            raise LossError(f"the loss on test data is {test_loss} after epoch {loop.position.epoch + 1} of {stage.kind}")
         (loss,) = (total / self.processes.count for total in self.processes.total([loop.position.loss]))
         loop.position.loss = loss
         moment = loop.moment(accuracy, test_loss)
         if stage.kind == "prune" and self.recipe.prune.shrink:
             loop.shrink()
-        if self.processes.first:
-            self.folder.record(moment, self.total_steps)
+        self._written(lambda: self.folder.record(moment, self.total_steps))
         self.watch.epoch(moment)
         loop.next_epoch()
 
@@ -243,8 +264,7 @@ class Run:
         network = self.loop.network.eval()
         accuracy, _ = self._evaluate(network)
         file = self.folder.round_file(stage.round)
-        if self.processes.first:
-            save(network, file)
+        self._written(lambda: save(network, file))
         alphas = self.recipe.prune.alphas
         self.rounds.append(
             Outcome(
@@ -263,19 +283,16 @@ class Run:
         settings = self.recipe.latency
         networks = [self._from_file(self.folder.dense), *(self._from_file(self.folder.path / o.file) for o in self.rounds)]
         example = self.example.expand(settings.batch, *self.example.shape[1:]).contiguous()
-        measured = latencies(networks, example, settings.rounds) if self.processes.first else [(0.0, 0.0)] * len(networks)
+        if self.recipe.run.channels_last and example.ndim == 4:
+            example = example.contiguous(memory_format=torch.channels_last)
+        measured = self.processes.by_first(lambda: latencies(networks, example, settings.rounds))
         before, *after = [
-            Figures(**{**asdict(found), "latency_ms": latency[0], "latency_spread_ms": latency[1]})
-            for found, latency in zip([self.before, *(o.figures for o in self.rounds)], measured, strict=True)
+            replace(found, latency_ms=median, latency_spread_ms=spread)
+            for found, (median, spread) in zip([self.before, *(o.figures for o in self.rounds)], measured, strict=True)
         ]
-        rounds = tuple(
-            Outcome(**{**vars(outcome), "figures": found}) for outcome, found in zip(self.rounds, after, strict=True)
-        )
+        rounds = tuple(replace(outcome, figures=found) for outcome, found in zip(self.rounds, after, strict=True))
         result = Result(str(self.folder.path), self.data.tested_on, round(self.seconds, 1), before, rounds)
-        if self.processes.first:
-            _write(self.folder.path / "result.txt", f"{result}\n")
-            _write(self.folder.result, json.dumps(result.as_json(), indent=2) + "\n")
-        self.processes.wait()
+        self._written(lambda: self.folder.finish(result.as_json(), str(result)))
         return result
 
     def _from_file(self, path: Path) -> nn.Module:
@@ -293,10 +310,7 @@ class Run:
 
     def _save_if_due(self) -> None:
         """A checkpoint if it is time for one, and an end if a person asked for it."""
-        loop, processes = self.loop, self.processes
-        assert loop is not None
-        if processes.count > 1 and loop.steps_taken % _LOOK_EVERY:
-            return
+        processes = self.processes
         due = processes.first and time.monotonic() - self._last_checkpoint >= self.recipe.run.checkpoint_seconds
         stop, write = processes.total([float(self.asked_to_stop), float(due)])
         if stop:
@@ -307,17 +321,19 @@ class Run:
 
     def _write_checkpoint(self) -> Path:
         state = state_of(self)
-        path = Path()
-        if self.processes.first:
-            try:
-                path = write_checkpoint(self.folder.checkpoints, self._steps_ever(), state)
-            except FileError as error:
-                raise RunError(
-                    f"a checkpoint could not be written: {error}\n"
-                    f"  {self._last_good()}. Make room, then: gator prune --resume {self.folder.path}"
-                ) from error
+        path = self._written(lambda: write_checkpoint(self.folder.checkpoints, self._steps_ever(), state))
         self._last_checkpoint = time.monotonic()
         return path
+
+    def _written(self, write: Callable[[], T]) -> T:
+        """What the first process writes; if it cannot, how to go on when it can."""
+        try:
+            return self.processes.by_first(write)
+        except (FileError, OSError) as error:
+            raise RunError(
+                f"the run folder could not be written to: {error}\n"
+                f"  {self._last_good()}. Make room, then: gator prune --resume {self.folder.path}"
+            ) from error
 
     def _last_good(self) -> str:
         found = checkpoints(self.folder.checkpoints)
@@ -327,16 +343,3 @@ class Run:
         """Numbers checkpoints: grows with every step and every stage."""
         inside = 0 if self.loop is None else self.loop.position.step
         return self.total_steps + inside + self.stage
-
-
-def _write(path: Path, text: str) -> None:
-    """A text file that appears whole or not at all."""
-    temporary = path.with_name(f".{path.name}")
-    try:
-        with temporary.open("w") as file:
-            file.write(text)
-            file.flush()
-            os.fsync(file.fileno())
-        temporary.replace(path)
-    except OSError as error:
-        raise FileError(f"cannot write {path}: {error}") from error

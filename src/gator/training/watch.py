@@ -33,9 +33,12 @@ class Moment:
     def as_json(self) -> dict[str, Any]:
         return {key: value for key, value in asdict(self).items() if value is not None}
 
+    @property
+    def title(self) -> str:
+        return self.phase if self.phase == "train" else f"{self.phase} {self.round + 1}"
+
     def __str__(self) -> str:
-        where = self.phase if self.phase == "train" else f"{self.phase} {self.round + 1}"
-        text = f"{where:<11} epoch {self.epoch}/{self.epochs}  loss {self.loss:.4f}  lr {self.lr:.4g}"
+        text = f"{self.title:<11} epoch {self.epoch}/{self.epochs}  loss {self.loss:.4f}  lr {self.lr:.4g}"
         if self.cost_left is not None:
             goal = "" if self.target is None else f" of {self.target:.1%}"
             text += f"  cost {self.cost_left:.1%}{goal}  channels {self.living}/{self.channels}"

@@ -40,6 +40,8 @@ def load(name: str, share: Share, *, folder: str | None) -> Data:
     if not isinstance(made, (tuple, list)) or len(made) != 2:
         raise DataError(f"{name} returned {_found(made)}; expected (train, test), two loaders")
     train, test = (OwnLoader(f"{name}, {part}", each, share) for part, each in zip(("train", "test"), made, strict=True))
+    if not len(train):
+        raise DataError(f"{name}: the train loader is empty; a batch may be larger than the set, with drop_last=True")
     first, _ = next(test.batches(0), (None, None))
     if first is None:
         raise DataError(f"{name}: the test loader is empty")
