@@ -26,7 +26,7 @@ from gator.graph.trace import check_same, named_tensors, trace_inputs
 from gator.surgery.cut import rebuild
 from gator.surgery.history import Step, steps_of
 
-FORMAT = 1
+FORMAT = 2  # 1 had graphs as plain JSON
 _KEY = "gator"
 
 
@@ -140,7 +140,9 @@ def _restore(data: Any) -> Step:
     try:
         kept = {name: tuple(units) for name, units in data["kept"].items()}
         folded = {key: (str(name), tuple(shape)) for key, (name, shape) in data["folded"].items()}
-        graph = zlib.decompress(base64.b64decode(data["graph"])).decode()
+        graph = data["graph"]
+        if not graph.startswith("{"):
+            graph = zlib.decompress(base64.b64decode(graph)).decode()
         return Step(Hypergraph.from_json(graph), kept, data["form"], folded)
     except (KeyError, TypeError, ValueError, AttributeError, zlib.error, GatorError) as error:
         raise FileError(f"the plan in the file is damaged: {error}") from error
