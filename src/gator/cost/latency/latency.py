@@ -2,16 +2,22 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from pathlib import Path
 from typing import Any
 
 import torch
 from torch import nn
 
+from gator.cost.latency.build import Builder
+from gator.cost.latency.predict import Layers, Tabled
 from gator.cost.latency.probe import Probed, probed_prices
 from gator.cost.latency.runtime import runtime_of
+from gator.cost.latency.segments import segments_of
 from gator.cost.latency.setup import Setup, made_setup
 from gator.cost.latency.stopwatch import Reference, Stopwatch, told_by_first
+from gator.cost.latency.store import check_key, key_here, read, usual_path
+from gator.cost.latency.table import Table, network_name
 from gator.cost.price import Floats, Priced, Widths
 from gator.errors import GatorError
 from gator.graph.hypergraph import Hypergraph
@@ -27,17 +33,20 @@ class Latency:
 
     `method="table"` predicts from layers timed over a grid of widths, kept in a file for the next time; `"probe"` is the
     paper's: what half of an edge's channels save. `batch` None is that of the example inputs, `threads` None as many as torch
-    uses.
+    uses. `table` is a file to use instead of the one in the cache; with `other_device` it may be of any device, and nothing is
+    measured here.
     """
 
     runtime: str = "eager"
-    method: str = "probe"
+    method: str = "table"
     batch: int | None = None
     threads: int | None = None
     channels_last: bool = False
     dtype: str | torch.dtype = "float32"
     device: str = "cpu"
     rounds: int = 20
+    table: str | Path = ""
+    other_device: bool = False
     setup: Setup = field(init=False, repr=False)
     unit = "ms"
 
@@ -46,18 +55,51 @@ class Latency:
             raise GatorError(f"method={self.method!r}; expected {' or '.join(map(repr, METHODS))}")
         if isinstance(self.rounds, bool) or not isinstance(self.rounds, int) or self.rounds < 1:
             raise GatorError(f"rounds={self.rounds!r}; expected a whole number, 1 or more")
+        if self.other_device and not self.table:
+            raise GatorError("other_device=True needs table=, the file that was made on the other device")
         setup = made_setup(self.runtime, self.device, self.threads, self.dtype, self.channels_last, self.batch)
-        runtime_of(setup)
+        if not self.other_device:
+            runtime_of(setup)
         object.__setattr__(self, "setup", setup)
 
-    def on(self, model: nn.Module, graph: Hypergraph) -> Measured:
+    def on(self, model: nn.Module, graph: Hypergraph) -> Measured | Tabled:
         graph = retraced(graph, model)
-        watch = Stopwatch(self.setup, graph.inputs, self.rounds)
+        if self.other_device:
+            return self._tabled(graph, read(Path(self.table)))
+        setup = self._setup_on(graph)
         # The same form as the networks it is compared to: an fx graph over the same layers.
-        reference = watch.reference(cut(model, graph, {}, keep_class=False, verify=False))
-        widths = [edge.width for edge in graph.edges]
-        prices, whole_ms = told_by_first(lambda: (probed_prices(model, graph, reference), reference.ms))
-        return Measured(Probed(prices, widths, whole_ms), reference)
+        network = cut(model, graph, {}, keep_class=False, verify=False)
+        reference = Stopwatch(setup, graph.inputs, self.rounds).reference(network)
+        now_ms = told_by_first(lambda: reference.ms)
+        if self.method == "probe":
+            prices = told_by_first(lambda: probed_prices(model, graph, reference))
+            return Measured(Probed(prices, [edge.width for edge in graph.edges], now_ms), reference)
+        table = Table.from_json(told_by_first(lambda: self._built(model, graph, setup)), "the table")
+        return Measured(self._tabled(graph, table, now_ms), reference)
+
+    def _setup_on(self, graph: Hypergraph) -> Setup:
+        """With the batch as a number: a table has to say which."""
+        return replace(self.setup, batch=self.batch or graph.inputs.batch)
+
+    def _built(self, model: nn.Module, graph: Hypergraph, setup: Setup) -> str:
+        """The table with all that this network needs, as text."""
+        path, table = self._found(setup)
+        Builder(model, graph, table, path).build()
+        return table.to_json()
+
+    def _tabled(self, graph: Hypergraph, table: Table, now_ms: float | None = None) -> Tabled:
+        segments = segments_of(graph)
+        calibration = table.calibrations.get(network_name(segments))
+        if calibration is None:
+            raise GatorError(f"the latency table {self.table} has no calibration of this network; build it on its device first")
+        return Tabled(Layers(graph, segments, table), calibration, now_ms)
+
+    def _found(self, setup: Setup) -> tuple[Path, Table]:
+        here = key_here(setup)
+        path = Path(self.table) if self.table else usual_path(here)
+        table = read(path) if self.table or path.is_file() else Table(here)
+        check_key(table.key, here, str(path))
+        return path, table
 
 
 @dataclass(frozen=True)
