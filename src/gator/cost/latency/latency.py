@@ -65,7 +65,7 @@ class Latency:
     def on(self, model: nn.Module, graph: Hypergraph) -> Measured | Tabled:
         graph = retraced(graph, model)
         if self.other_device:
-            return self._tabled(graph, read(Path(self.table)))
+            return self.tabled(graph, read(Path(self.table)))
         setup = self._setup_on(graph)
         # The same form as the networks it is compared to: an fx graph over the same layers.
         network = cut(model, graph, {}, keep_class=False, verify=False)
@@ -74,30 +74,32 @@ class Latency:
         if self.method == "probe":
             prices = told_by_first(lambda: probed_prices(model, graph, reference))
             return Measured(Probed(prices, [edge.width for edge in graph.edges], now_ms), reference)
-        table = Table.from_json(told_by_first(lambda: self._built(model, graph, setup)), "the table")
-        return Measured(self._tabled(graph, table, now_ms), reference)
+        table = Table.from_json(told_by_first(lambda: self._built(model, graph)), "the table")
+        return Measured(self.tabled(graph, table, now_ms), reference)
 
     def _setup_on(self, graph: Hypergraph) -> Setup:
         """With the batch as a number: a table has to say which."""
         return replace(self.setup, batch=self.batch or graph.inputs.batch)
 
-    def _built(self, model: nn.Module, graph: Hypergraph, setup: Setup) -> str:
+    def _built(self, model: nn.Module, graph: Hypergraph) -> str:
         """The table with all that this network needs, as text."""
-        path, table = self._found(setup)
+        path, table = self.found_for(graph)
         Builder(model, graph, table, path).build()
         return table.to_json()
 
-    def _tabled(self, graph: Hypergraph, table: Table, now_ms: float | None = None) -> Tabled:
+    def tabled(self, graph: Hypergraph, table: Table, now_ms: float | None = None) -> Tabled:
+        """Prices of a network from a finished table; with `now_ms`, what the whole network takes today."""
         segments = segments_of(graph)
         calibration = table.calibrations.get(network_name(segments))
         if calibration is None:
             raise GatorError(f"the latency table {self.table} has no calibration of this network; build it on its device first")
         return Tabled(Layers(graph, segments, table), calibration, now_ms)
 
-    def _found(self, setup: Setup) -> tuple[Path, Table]:
-        here = key_here(setup)
-        path = Path(self.table) if self.table else usual_path(here)
-        table = read(path) if self.table or path.is_file() else Table(here)
+    def found_for(self, graph: Hypergraph, path: Path | None = None) -> tuple[Path, Table]:
+        """The table for a network, empty if there is none yet, and where it is kept; refused if it is of another device."""
+        here = key_here(self._setup_on(graph))
+        path = path or (Path(self.table) if self.table else usual_path(here))
+        table = read(path) if path.is_file() or path == Path(self.table) else Table(here)
         check_key(table.key, here, str(path))
         return path, table
 
@@ -115,6 +117,11 @@ class Measured:
 
     def per_channel(self, widths: Widths) -> Floats:
         return self.priced.per_channel(widths)
+
+    @property
+    def block(self) -> int | None:
+        """Channels the device works on at a time; None if the method does not show."""
+        return self.priced.block if isinstance(self.priced, Tabled) else None
 
     def measured(self, network: nn.Module) -> float:
         """Milliseconds of a finished network."""

@@ -61,6 +61,7 @@ class Tabled:
         # The table was made on another day; the network itself is measured today, and stands for the difference.
         whole = [edge.width for edge in layers.graph.edges]
         predicted = applied(layers.parts(whole), calibration.factors, calibration.rest_ms)
+        self.block = layers.block
         self._today = 1.0 if now_ms is None else now_ms / predicted
 
     def total(self, widths: Widths) -> float:

@@ -6,8 +6,8 @@ from collections.abc import Mapping, Sequence
 
 import numpy as np
 
-_CANDIDATES = (32, 16, 8, 4, 2)
-_FREE = 1.05  # rounding up costs nothing if it costs no more than this, which is about what can be measured
+_CANDIDATES = (32, 16, 8, 4)  # two neighbouring widths are too close to be told apart
+_FREE = 0.4  # of what the added channels would cost if each cost the same: rounding up for less counts as free
 FINE = 32  # neighbouring widths that are timed
 
 
@@ -19,15 +19,17 @@ def fine_widths(whole: int) -> list[int]:
 def block_of(series: Sequence[Mapping[int, float]]) -> int:
     """The largest block to which widths can be rounded up for free, in all series of times by width; 1 if there is none."""
     for block in _CANDIDATES:
-        ratios = [_rounding_up(times, block) for times in series]
-        known = [ratio for ratio in ratios if ratio is not None]
-        if known and max(known) <= _FREE:
+        paid = [share for times in series if (share := _paid(times, block)) is not None]
+        if paid and max(paid) <= _FREE:
             return block
     return 1
 
 
-def _rounding_up(times: Mapping[int, float], block: int) -> float | None:
-    """How many times longer the next multiple of a block takes, in the middle; None if these widths do not tell."""
+def _paid(times: Mapping[int, float], block: int) -> float | None:
+    """The added time of the next multiple of a block, as a share of its added channels; None if these widths do not tell."""
     pairs = [(width, -(-width // block) * block) for width in times if width % block]
-    ratios = [times[upper] / times[width] for width, upper in pairs if upper in times]
-    return float(np.median(ratios)) if len(ratios) >= block // 2 else None
+    pairs = [(width, upper) for width, upper in pairs if upper in times]
+    if len(pairs) < block // 2:
+        return None
+    added = float(np.median([times[upper] / times[width] - 1 for width, upper in pairs]))
+    return added / float(np.median([upper / width - 1 for width, upper in pairs]))
