@@ -103,3 +103,19 @@ def test_probe_by_hand(fake) -> None:
     whole = fake.ms(model, ((x,), {}))
     assert priced.per_channel([64, 48, 48]) == pytest.approx(slopes * whole / (slopes @ [64, 48, 48]), rel=1e-6)
     assert priced.total([64, 48, 48]) == pytest.approx(whole)
+
+
+def test_shrinking_does_not_calibrate_again(fake) -> None:
+    model, x, _ = small()
+    pruner = gator.Pruner(model, x, cost=gator.Latency("fake", threads=1), alpha=1.0)
+    before = pruner.priced.total([40, 24, 24])
+    with torch.no_grad():
+        pruner.gates.alive[8:16] = False
+    fake.prepared = 0
+    pruner.shrink_()
+    assert fake.prepared == 1  # the smaller network itself
+    assert [edge.width for edge in pruner.graph.edges] == [56, 48, 48]
+    assert pruner.priced.total([40, 24, 24]) == pytest.approx(before)
+    state = pruner.state_dict()
+    pruner.load_state_dict(state)
+    assert pruner.priced.total([40, 24, 24]) == pytest.approx(before)

@@ -65,10 +65,7 @@ class Builder:
 
     def build(self) -> Calibration:
         """The calibration of this network, made now or before."""
-        if self.table.block is None:
-            self.table.block = block_of(self._steps())
-            write(self.table, self.path)
-        self._time_layers()
+        self.time_layers()
         if self.name not in self.table.calibrations:
             self._time_networks()
             self.table.calibrations[self.name] = self._calibrated()
@@ -113,7 +110,11 @@ class Builder:
                 found.append((segment, left))
         return found
 
-    def _time_layers(self) -> None:
+    def time_layers(self) -> None:
+        """Steps and layers, without whole networks."""
+        if self.table.block is None:
+            self.table.block = block_of(self._steps())
+            write(self.table, self.path)
         todo = self.missing()
         total, done = sum(len(points) for _, points in todo), 0
         for segment, points in todo:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field, replace
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +17,7 @@ from gator.cost.latency.segments import segments_of
 from gator.cost.latency.setup import Setup, made_setup
 from gator.cost.latency.stopwatch import Reference, Stopwatch, told_by_first
 from gator.cost.latency.store import check_key, key_here, read, usual_path
-from gator.cost.latency.table import Table, network_name
+from gator.cost.latency.table import Calibration, Table, network_name
 from gator.cost.price import Floats, Priced, Widths
 from gator.errors import GatorError
 from gator.graph.hypergraph import Hypergraph
@@ -63,28 +63,41 @@ class Latency:
         object.__setattr__(self, "setup", setup)
 
     def on(self, model: nn.Module, graph: Hypergraph) -> Measured | Tabled:
+        return self.again(model, graph, None)
+
+    def again(self, model: nn.Module, graph: Hypergraph, wholes: dict[str, Any] | None) -> Measured | Tabled:
+        """On a network cut from one that was seen before: its layers add up as `wholes` says that they did there."""
         graph = retraced(graph, model)
         if self.other_device:
             return self.tabled(graph, read(Path(self.table)))
-        setup = self._setup_on(graph)
+        if self.method == "table":
+            self.found_for(graph)  # refused before anything is measured
         # The same form as the networks it is compared to: an fx graph over the same layers.
         network = cut(model, graph, {}, keep_class=False, verify=False)
-        reference = Stopwatch(setup, graph.inputs, self.rounds).reference(network)
+        reference = Stopwatch(self._setup_on(graph), graph.inputs, self.rounds).reference(network)
         now_ms = told_by_first(lambda: reference.ms)
         if self.method == "probe":
             prices = told_by_first(lambda: probed_prices(model, graph, reference))
             return Measured(Probed(prices, [edge.width for edge in graph.edges], now_ms), reference)
-        table = Table.from_json(told_by_first(lambda: self._built(model, graph)), "the table")
-        return Measured(self.tabled(graph, table, now_ms), reference)
+        if wholes is None:
+            text = told_by_first(lambda: self._built(model, graph))
+            return Measured(self.tabled(graph, Table.from_json(text, "the table"), now_ms), reference)
+        text = told_by_first(lambda: self._built(model, graph, layers_alone=True))
+        layers = Layers(graph, segments_of(graph), Table.from_json(text, "the table"))
+        return Measured(Tabled(layers, Calibration(**wholes["calibration"]), wholes["today"]), reference)
 
     def _setup_on(self, graph: Hypergraph) -> Setup:
         """With the batch as a number: a table has to say which."""
         return replace(self.setup, batch=self.batch or graph.inputs.batch)
 
-    def _built(self, model: nn.Module, graph: Hypergraph) -> str:
+    def _built(self, model: nn.Module, graph: Hypergraph, *, layers_alone: bool = False) -> str:
         """The table with all that this network needs, as text."""
         path, table = self.found_for(graph)
-        Builder(model, graph, table, path).build()
+        builder = Builder(model, graph, table, path)
+        if layers_alone:
+            builder.time_layers()
+        else:
+            builder.build()
         return table.to_json()
 
     def tabled(self, graph: Hypergraph, table: Table, now_ms: float | None = None) -> Tabled:
@@ -93,7 +106,8 @@ class Latency:
         calibration = table.calibrations.get(network_name(segments))
         if calibration is None:
             raise GatorError(f"the latency table {self.table} has no calibration of this network; build it on its device first")
-        return Tabled(Layers(graph, segments, table), calibration, now_ms)
+        layers = Layers(graph, segments, table)
+        return Tabled(layers, calibration) if now_ms is None else Tabled.measured_today(layers, calibration, now_ms)
 
     def found_for(self, graph: Hypergraph, path: Path | None = None) -> tuple[Path, Table]:
         """The table for a network, empty if there is none yet, and where it is kept; refused if it is of another device."""
@@ -117,6 +131,13 @@ class Measured:
 
     def per_channel(self, widths: Widths) -> Floats:
         return self.priced.per_channel(widths)
+
+    @property
+    def wholes(self) -> dict[str, Any] | None:
+        """What the network's successors need to know, as plain data."""
+        if not isinstance(self.priced, Tabled):
+            return None
+        return {"calibration": asdict(self.priced.calibration), "today": self.priced.today}
 
     @property
     def block(self) -> int | None:

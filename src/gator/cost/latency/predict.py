@@ -56,16 +56,17 @@ class Layers:
 class Tabled:
     """Prices from a table."""
 
-    def __init__(self, layers: Layers, calibration: Calibration, now_ms: float | None = None) -> None:
-        self._layers, self._calibration = layers, calibration
-        # The table was made on another day; the network itself is measured today, and stands for the difference.
+    def __init__(self, layers: Layers, calibration: Calibration, today: float = 1.0) -> None:
+        self._layers, self.calibration, self.today, self.block = layers, calibration, today, layers.block
+
+    @staticmethod
+    def measured_today(layers: Layers, calibration: Calibration, whole_ms: float) -> Tabled:
+        """The table was made on another day; the whole network, which is measured today, stands for the difference."""
         whole = [edge.width for edge in layers.graph.edges]
-        predicted = applied(layers.parts(whole), calibration.factors, calibration.rest_ms)
-        self.block = layers.block
-        self._today = 1.0 if now_ms is None else now_ms / predicted
+        return Tabled(layers, calibration, whole_ms / Tabled(layers, calibration).total(whole))
 
     def total(self, widths: Widths) -> float:
-        return self._today * applied(self._layers.parts(widths), self._calibration.factors, self._calibration.rest_ms)
+        return self.today * applied(self._layers.parts(widths), self.calibration.factors, self.calibration.rest_ms)
 
     def per_channel(self, widths: Widths) -> Floats:
         """The slope around the living widths. Blocks are smoothed over: one channel saves nothing, a block of them does."""
@@ -75,7 +76,7 @@ class Tabled:
         result = np.zeros(len(w))
         for index in sorted(self._layers.live(w)):
             segment, entry = self._layers.segments[index], self._layers.entries[index]
-            factor = self._today * self._calibration.factors.get(segment.group, 1.0)
+            factor = self.today * self.calibration.factors.get(segment.group, 1.0)
             for edge in segment.edges:
                 below, above = w.copy(), w.copy()
                 below[edge], above[edge] = max(w[edge] - reach[edge], 0.0), min(w[edge] + reach[edge], whole[edge])
