@@ -79,7 +79,8 @@ def show(
 def shown(table: Table, *, layers: bool) -> str:
     """A table for people."""
     points = sum(len(entry.ms) for entry in table.entries.values())
-    lines = [f"  {table.key}", f"  {len(table.entries)} kinds of layers at {points} widths; steps of {table.block} channels"]
+    steps = "" if table.steps is None else f"; steps of {table.steps.block} channels, even ones of {table.steps.even}"
+    lines = [f"  {table.key}", f"  {len(table.entries)} kinds of layers at {points} widths{steps}"]
     lines += [f"  network {name}: {found.whole_ms:.3g} ms; {found}" for name, found in table.calibrations.items()]
     for entry in table.entries.values() if layers else ():
         least, most = min(entry.ms.values(), default=0.0), max(entry.ms.values(), default=0.0)

@@ -15,7 +15,7 @@ from gator.cost.latency.build import Builder
 from gator.cost.latency.draws import drawn_widths, kept_of
 from gator.cost.latency.grid import Entry, points_of
 from gator.cost.latency.segments import segments_of
-from gator.cost.latency.steps import block_of
+from gator.cost.latency.steps import Steps, steps_of
 from gator.cost.latency.table import Table
 
 
@@ -98,18 +98,18 @@ def test_a_narrower_network_uses_the_same_layers(fake) -> None:
 
 def test_a_build_that_was_stopped_goes_on(fake) -> None:
     model, _, graph = small()
-    fake.breaks_after = 250
+    fake.breaks_after = 150
     with pytest.raises(KeyboardInterrupt):
         cost().on(model, graph)
     before = json.loads(file(fake).read_text())
     timed = sum(len(entry["ms"]) for entry in before["entries"])
-    assert before["block"] == BLOCK
+    assert before["steps"]["block"] == BLOCK
     assert timed > 0
     fake.breaks_after, fake.prepared = 10**9, 0
     told = []
     path, table = cost().found_for(graph)
     Builder(model, graph, table, path, lambda *what: told.append(what)).build()
-    assert fake.prepared < 250
+    assert fake.prepared < 150
     assert told[0][:2] == (0, sum(len(e.ms) for e in table.entries.values()) - timed)
     assert told[-1][2] == "whole networks"
 
@@ -165,27 +165,34 @@ def test_files_that_are_no_tables(tmp_path, fake) -> None:
 
 def test_grid_by_hand() -> None:
     """Full blocks on either side, widths that do not fill theirs, and a few of both kinds."""
-    points = list(points_of((0, 48), 8))
+    steps = Steps(8, 8)
+    points = list(points_of((0, 48), steps))
     assert [p for p in points if p[1] % 8 == 0] == [(0, 8), (0, 16), (0, 32), (0, 48)]
-    assert [p for p in points if p[1] % 8] == [(0, 13), (0, 45), (0, 5), (0, 29)]
-    assert list(points_of((0, 3), 1)) == [(0, 1), (0, 2), (0, 3)]
+    assert sorted(p for p in points if p[1] % 8) == [(0, 5), (0, 13), (0, 29), (0, 45)]
+    assert list(points_of((0, 3), Steps(1, 1))) == [(0, 1), (0, 2), (0, 3)]
+    assert list(points_of((0, 48), Steps(8, 1))) == [(0, 8), (0, 16), (0, 32), (0, 48)]  # all widths are as good
     entry = Entry("k", "title", (0, 48), {p: float(-(-p[1] // 8)) + (0.5 if p[1] % 8 else 0.0) for p in points})
-    assert entry.at((0, 40), 8) == pytest.approx(5.0)
-    assert entry.at((0, 33), 8) == pytest.approx(5.5)
-    assert entry.smooth((0, 20), 8) == pytest.approx(2.5)
+    assert entry.at((0, 40), steps) == pytest.approx(5.0)
+    assert entry.at((0, 33), steps) == pytest.approx(5.5)
+    assert entry.smooth((0, 20), steps) == pytest.approx(2.5)
     assert entry.covers((0, 40))
     assert not entry.covers((3, 40))
 
 
 def test_more_channels_never_take_less_time() -> None:
-    points = list(points_of((0, 48), 8))
-    noisy = Entry("k", "title", (0, 48), {p: 1.0 + (0.2 if p[1] == 32 else 0.0) for p in points})
-    times = [noisy.at((0, width), 8) for width in (8, 16, 24, 32, 40, 48)]
+    steps = Steps(8, 8)
+    noisy = Entry("k", "title", (0, 48), {p: 1.0 + (0.2 if p[1] == 32 else 0.0) for p in points_of((0, 48), steps)})
+    times = [noisy.at((0, width), steps) for width in (8, 16, 24, 32, 40, 48)]
     assert times == sorted(times)
 
 
-@pytest.mark.parametrize("block", [1, 4, 8, 16])
-def test_steps_are_found_under_noise(block) -> None:
+@pytest.mark.parametrize(("block", "even"), [(1, 1), (4, 1), (8, 1), (8, 4), (8, 8), (16, 1), (32, 4)])
+def test_steps_are_found_under_noise(block, even) -> None:
+    """Widths that are not even take a fifth longer than the full block."""
     noise = np.random.default_rng(0)
-    series = [{w: (1.0 + -(-w // block) * block) * noise.normal(1, 0.01) for w in range(33, 65)} for _ in range(3)]
-    assert block_of(series) == block
+
+    def time(width: int) -> float:
+        return (1.0 + -(-width // block) * block) * (1.2 if width % even else 1.0) * noise.normal(1, 0.01)
+
+    series = [{w: time(w) for w in range(first, first + 32)} for first in (33, 65, 97)]
+    assert steps_of(series) == Steps(block, even)

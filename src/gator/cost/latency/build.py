@@ -22,7 +22,7 @@ from gator.cost.latency.predict import Layers
 from gator.cost.latency.quiet import undisturbed
 from gator.cost.latency.runtime import runtime_of
 from gator.cost.latency.segments import Segment, segments_of
-from gator.cost.latency.steps import block_of, fine_widths
+from gator.cost.latency.steps import fine_widths, steps_of
 from gator.cost.latency.stopwatch import Run, Stopwatch
 from gator.cost.latency.store import write
 from gator.cost.latency.table import Calibration, Table, network_name
@@ -33,7 +33,7 @@ from gator.surgery.cut import cut
 
 NETWORKS, UNSEEN = 16, 8  # of random widths: to fit to, and to test on
 _AT_ONCE = 8
-_STEP_SERIES = 3  # kinds of layers that are asked for steps
+_STEP_SERIES = 2  # kinds of layers that are asked for steps
 _WORTH_MS = 40.0  # of timing for every point of a grid
 log = logging.getLogger("gator")
 Progress = Callable[[int, int, str], None]  # done, of how many, what
@@ -94,14 +94,14 @@ class Builder:
 
     def missing(self) -> list[tuple[Segment, list[Point]]]:
         """Points that are still to be timed, of kinds and widths that no entry covers."""
-        assert self.table.block is not None
+        assert self.table.steps is not None
         found: list[tuple[Segment, list[Point]]] = []
         for segment in _widest_first(self.segments):
             entry = self.table.entry_for(segment)
             if entry is None:
                 entry = Entry(segment.kind, segment.title, segment.whole)
                 self.table.entries[segment.kind, segment.whole] = entry
-            left = [p for p in points_of(entry.whole, self.table.block) if p not in entry.ms]
+            left = [p for p in points_of(entry.whole, self.table.steps) if p not in entry.ms]
             if (
                 left
                 and entry.whole == segment.whole
@@ -112,8 +112,8 @@ class Builder:
 
     def time_layers(self) -> None:
         """Steps and layers, without whole networks."""
-        if self.table.block is None:
-            self.table.block = block_of(self._steps())
+        if self.table.steps is None:
+            self.table.steps = steps_of(self._steps())
             write(self.table, self.path)
         todo = self.missing()
         total, done = sum(len(points) for _, points in todo), 0
@@ -138,10 +138,10 @@ class Builder:
 
     def _drawn(self) -> Iterator[list[int]]:
         """Widths of the networks to fit to and, last, to test on; half of them in full blocks."""
-        assert self.table.block is not None
+        assert self.table.steps is not None
         for count, seed in ((self.networks, 1), (self.unseen, 2)):
             rough = drawn_widths(self.graph, count - count // 2, seed=seed)
-            full = drawn_widths(self.graph, count // 2, seed=seed + 100, block=self.table.block)
+            full = drawn_widths(self.graph, count // 2, seed=seed + 100, block=self.table.steps.block)
             pairs = itertools.zip_longest(rough, full)
             yield from ([int(w) for w in widths] for pair in pairs for widths in pair if widths is not None)
 

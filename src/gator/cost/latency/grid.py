@@ -13,35 +13,36 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
+from gator.cost.latency.steps import Steps
 from gator.cost.price import Floats
 
 Point = tuple[int, int]  # channels read, channels written; 0 where they never change
+Grid = tuple[Floats, Floats, Floats]  # blocks read, blocks written, milliseconds
 Side = tuple[bool, bool]  # whether the channels read, and those written, fill their blocks
 _LEVELS = (1.0, 2 / 3, 1 / 3)
 _COARSE = (1.0, 1 / 3)
 
 
-def points_of(whole: Point, block: int) -> Iterator[Point]:
+def points_of(whole: Point, steps: Steps) -> Iterator[Point]:
     """The grid for segments up to these widths, each point once."""
     seen = set()
     for side in itertools.product((True, False), repeat=2):
         levels = _LEVELS if side[0] == side[1] else _COARSE
-        rows, columns = (_sizes(size, block, full, levels) for size, full in zip(whole, side, strict=True))
+        rows, columns = (_sizes(size, steps, full, levels) for size, full in zip(whole, side, strict=True))
         for point in itertools.product(rows, columns):
             if point not in seen:
                 seen.add(point)
                 yield point
 
 
-def _sizes(whole: int, block: int, full: bool, levels: tuple[float, ...]) -> list[int]:
+def _sizes(whole: int, steps: Steps, full: bool, levels: tuple[float, ...]) -> list[int]:
     """Widths to time: shares of the whole, and a single block; full blocks, or somewhat less than full."""
     if whole == 0:
         return [0]
-    blocks = -(-whole // block)
+    block, blocks = steps.block, steps.blocks(whole)
     counts = sorted({max(round(blocks * level), 1) for level in levels} | ({1} if levels is _LEVELS else set()))
-    if full:
-        return sorted({count * block for count in counts if count * block <= whole})
-    return sorted({min(count * block - (3 * block) // 8, whole) for count in counts} - {0}) if block > 1 else []
+    sizes = [min(count * block - (0 if full else (3 * block) // 8), whole) for count in counts]
+    return sorted({size for size in sizes if size > 0 and steps.fills(size) == full})
 
 
 @dataclass
@@ -52,22 +53,22 @@ class Entry:
     title: str
     whole: Point
     ms: dict[Point, float] = field(default_factory=dict)
-    _grids: dict[tuple[int, Side], tuple[Floats, Floats, Floats]] = field(default_factory=dict, repr=False, compare=False)
+    _grids: dict[tuple[Steps, Side], Grid] = field(default_factory=dict, repr=False, compare=False)
 
     def covers(self, whole: Point) -> bool:
         return all((mine == 0) == (other == 0) and mine >= other for mine, other in zip(self.whole, whole, strict=True))
 
-    def at(self, point: Point, block: int) -> float:
+    def at(self, point: Point, steps: Steps) -> float:
         """Milliseconds at these widths."""
-        side = (_fills(point[0], block), _fills(point[1], block))
-        return self._between(side, _blocks(point[0], block), _blocks(point[1], block), block)
+        into, out = point
+        return self._between((steps.fills(into), steps.fills(out)), steps.blocks(into), steps.blocks(out), steps)
 
-    def smooth(self, point: tuple[float, float], block: int) -> float:
+    def smooth(self, point: tuple[float, float], steps: Steps) -> float:
         """As `at` for full blocks, with parts of blocks counted as parts: what a channel costs on average."""
-        return self._between((True, True), point[0] / block, point[1] / block, block)
+        return self._between((True, True), point[0] / steps.block, point[1] / steps.block, steps)
 
-    def _between(self, side: Side, into: float, out: float, block: int) -> float:
-        rows, columns, ms = self._grid(side, block)
+    def _between(self, side: Side, into: float, out: float, steps: Steps) -> float:
+        rows, columns, ms = self._grid(side, steps)
         i, u = _place(rows, into)
         j, v = _place(columns, out)
         upper = ms[i, j] * (1 - v) + ms[i, min(j + 1, len(columns) - 1)] * v
@@ -76,20 +77,21 @@ class Entry:
         lower = ms[i + 1, j] * (1 - v) + ms[i + 1, min(j + 1, len(columns) - 1)] * v
         return float(upper * (1 - u) + lower * u)
 
-    def _grid(self, side: Side, block: int) -> tuple[Floats, Floats, Floats]:
-        if (block, side) not in self._grids:
-            self._grids[block, side] = self._made(side, block)
-        return self._grids[block, side]
+    def _grid(self, side: Side, steps: Steps) -> Grid:
+        if (steps, side) not in self._grids:
+            self._grids[steps, side] = self._made(side, steps)
+        return self._grids[steps, side]
 
-    def _made(self, side: Side, block: int) -> tuple[Floats, Floats, Floats]:
+    def _made(self, side: Side, steps: Steps) -> Grid:
         into, out = side
         # An axis may be too narrow for a full block, or all widths may fill theirs: then the nearest side there is.
         for wanted in ((into, out), (into, not out), (not into, out), (not into, not out)):
-            points = [p for p in self.ms if (_fills(p[0], block), _fills(p[1], block)) == wanted]
+            points = [p for p in self.ms if (steps.fills(p[0]), steps.fills(p[1])) == wanted]
             rows, columns = sorted({p[0] for p in points}), sorted({p[1] for p in points})
             if points:
                 ms = np.array([[self.ms[row, column] for column in columns] for row in rows])
-                return _all_blocks(rows, block), _all_blocks(columns, block), _rising(_rising(ms, 0), 1)
+                places = [np.array([steps.blocks(n) for n in axis], dtype=np.float64) for axis in (rows, columns)]
+                return places[0], places[1], _rising(_rising(ms, 0), 1)
         raise AssertionError(f"nothing was timed of {self.title}")
 
 
@@ -98,18 +100,6 @@ def _rising(ms: Floats, axis: int) -> Floats:
     up = np.maximum.accumulate(ms, axis=axis)
     down = np.flip(np.minimum.accumulate(np.flip(ms, axis), axis=axis), axis)
     return np.asarray((up + down) / 2)
-
-
-def _fills(size: int, block: int) -> bool:
-    return size % block == 0
-
-
-def _blocks(size: int, block: int) -> int:
-    return -(-size // block)
-
-
-def _all_blocks(sizes: list[int], block: int) -> Floats:
-    return np.array([_blocks(size, block) for size in sizes], dtype=np.float64)
 
 
 def _place(axis: Floats, at: float) -> tuple[int, float]:

@@ -19,8 +19,8 @@ class Layers:
     """The segments of a network with their entries in a table. A segment that a closed edge makes unnecessary costs nothing."""
 
     def __init__(self, graph: Hypergraph, segments: tuple[Segment, ...], table: Table) -> None:
-        assert table.block is not None
-        self.graph, self.segments, self.block = graph, segments, table.block
+        assert table.steps is not None
+        self.graph, self.segments, self.steps = graph, segments, table.steps
         found = [table.entry_for(segment) for segment in segments]
         missing = [s.title for s, entry in zip(segments, found, strict=True) if entry is None]
         if missing:
@@ -48,7 +48,7 @@ class Layers:
         found: dict[str, float] = {}
         for index in sorted(self.live(w)):
             segment = self.segments[index]
-            ms = self.entries[index].at(segment.sizes(widths), self.block)
+            ms = self.entries[index].at(segment.sizes(widths), self.steps)
             found[segment.group] = found.get(segment.group, 0.0) + ms
         return found
 
@@ -57,7 +57,7 @@ class Tabled:
     """Prices from a table."""
 
     def __init__(self, layers: Layers, calibration: Calibration, today: float = 1.0) -> None:
-        self._layers, self.calibration, self.today, self.block = layers, calibration, today, layers.block
+        self._layers, self.calibration, self.today, self.block = layers, calibration, today, layers.steps.block
 
     @staticmethod
     def measured_today(layers: Layers, calibration: Calibration, whole_ms: float) -> Tabled:
@@ -72,7 +72,7 @@ class Tabled:
         """The slope around the living widths. Blocks are smoothed over: one channel saves nothing, a block of them does."""
         w = np.asarray(widths, dtype=np.float64)
         whole = np.array([edge.width for edge in self._layers.graph.edges], dtype=np.float64)
-        reach = np.maximum(self._layers.block, _REACH * w)
+        reach = np.maximum(self.block, _REACH * w)
         result = np.zeros(len(w))
         for index in sorted(self._layers.live(w)):
             segment, entry = self._layers.segments[index], self._layers.entries[index]
@@ -81,8 +81,8 @@ class Tabled:
                 below, above = w.copy(), w.copy()
                 below[edge], above[edge] = max(w[edge] - reach[edge], 0.0), min(w[edge] + reach[edge], whole[edge])
                 if above[edge] > below[edge]:
-                    change = entry.smooth(segment.exact(above), self._layers.block) - entry.smooth(
-                        segment.exact(below), self._layers.block
+                    change = entry.smooth(segment.exact(above), self._layers.steps) - entry.smooth(
+                        segment.exact(below), self._layers.steps
                     )
                     result[edge] += factor * change / (above[edge] - below[edge])
         return np.maximum(result, 0.0)

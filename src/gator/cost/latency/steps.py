@@ -3,12 +3,29 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 
 import numpy as np
 
-_CANDIDATES = (32, 16, 8, 4)  # two neighbouring widths are too close to be told apart
-_FREE = 0.4  # of what the added channels would cost if each cost the same: rounding up for less counts as free
+_BLOCKS = (4, 8, 16, 32)  # two neighbouring widths are too close to be told apart
+_FREE = 0.4  # of what added channels would cost if each cost the same: rounding up for less counts as free
+_AS_GOOD = 1.05  # times as long: no longer than can be measured
 FINE = 32  # neighbouring widths that are timed
+Series = Mapping[int, float]  # times of one layer by its width on one side
+
+
+@dataclass(frozen=True)
+class Steps:
+    """Up to the next multiple of `block` a width takes as long as that if it is a multiple of `even`; others may take longer."""
+
+    block: int
+    even: int
+
+    def fills(self, size: int) -> bool:
+        return size % self.even == 0
+
+    def blocks(self, size: int) -> int:
+        return -(-size // self.block)
 
 
 def fine_widths(whole: int) -> list[int]:
@@ -16,20 +33,27 @@ def fine_widths(whole: int) -> list[int]:
     return list(range(max(whole - FINE + 1, 1), whole + 1))
 
 
-def block_of(series: Sequence[Mapping[int, float]]) -> int:
-    """The largest block to which widths can be rounded up for free, in all series of times by width; 1 if there is none."""
-    for block in _CANDIDATES:
-        paid = [share for times in series if (share := _paid(times, block)) is not None]
-        if paid and max(paid) <= _FREE:
-            return block
-    return 1
+def steps_of(series: Sequence[Series]) -> Steps:
+    """The largest block that can be doubled up to for free, from one channel on; and what within it is as good as all of it."""
+    block = 1
+    for wider in _BLOCKS:
+        pairs = list(_pairs(series, every=block, block=wider))
+        if not pairs or float(np.median([(times - 1) / (channels - 1) for times, channels in pairs])) > _FREE:
+            break
+        block = wider
+    for even in (1, 2, 4, 8, 16):
+        slower = [1 / times for times, _ in _pairs(series, every=even, block=block)] if even < block else []
+        if even >= block or (slower and float(np.median(slower)) <= _AS_GOOD):
+            return Steps(block, min(even, block))
+    return Steps(block, block)
 
 
-def _paid(times: Mapping[int, float], block: int) -> float | None:
-    """The added time of the next multiple of a block, as a share of its added channels; None if these widths do not tell."""
-    pairs = [(width, -(-width // block) * block) for width in times if width % block]
-    pairs = [(width, upper) for width, upper in pairs if upper in times]
-    if len(pairs) < block // 2:
-        return None
-    added = float(np.median([times[upper] / times[width] - 1 for width, upper in pairs]))
-    return added / float(np.median([upper / width - 1 for width, upper in pairs]))
+def _pairs(series: Sequence[Series], *, every: int, block: int) -> list[tuple[float, float]]:
+    """How many times longer the next full block takes, and how many times more channels it has, for multiples of `every`."""
+    found = []
+    for times in series:
+        for width in times:
+            upper = -(-width // block) * block
+            if width % every == 0 and width % block and upper in times:
+                found.append((times[upper] / times[width], upper / width))
+    return found

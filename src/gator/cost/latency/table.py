@@ -15,6 +15,7 @@ from typing import Any
 from gator.cost.latency.grid import Entry, Point
 from gator.cost.latency.segments import Segment
 from gator.cost.latency.setup import Setup
+from gator.cost.latency.steps import Steps
 from gator.errors import FileError
 
 FORMAT = 1
@@ -51,10 +52,10 @@ class Calibration:
 
 @dataclass
 class Table:
-    """Times of layers under one key, the block of channels the device works on, and calibrations by network."""
+    """Times of layers under one key, the steps the device takes, and calibrations by network."""
 
     key: Key
-    block: int | None = None
+    steps: Steps | None = None
     entries: dict[tuple[str, Point], Entry] = field(default_factory=dict)
     timed: dict[str, list[tuple[list[int], float]]] = field(
         default_factory=dict
@@ -71,7 +72,7 @@ class Table:
             {
                 "format": FORMAT,
                 "key": {"device": self.key.device, "setup": asdict(self.key.setup), "versions": dict(self.key.versions)},
-                "block": self.block,
+                "steps": None if self.steps is None else asdict(self.steps),
                 "entries": [
                     {"kind": e.kind, "title": e.title, "whole": e.whole, "ms": [[*point, ms] for point, ms in e.ms.items()]}
                     for e in self.entries.values()
@@ -95,7 +96,7 @@ class Table:
             ]
             return Table(
                 Key(key["device"], Setup(**key["setup"]), tuple(sorted(key["versions"].items()))),
-                data["block"],
+                None if data["steps"] is None else Steps(**data["steps"]),
                 {(entry.kind, entry.whole): entry for entry in entries},
                 {name: [(list(widths), float(share)) for widths, share in found] for name, found in data["timed"].items()},
                 {name: Calibration(**found) for name, found in data["calibrations"].items()},
