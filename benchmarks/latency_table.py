@@ -113,7 +113,7 @@ class Run:
             cuts = [gator.cut(self.model, self.graph, kept_of(self.graph, w), keep_class=False, verify=False) for w in some]
             runs = [whole, *(watch.prepare(network) for network in cuts)]
             own, *others = undisturbed(lambda: watch.times(runs), tries=4, wait_s=self.wait_s)
-            measured += [[other.median_ms, own.median_ms] for other in others]
+            measured += [[other.quick_ms, own.quick_ms] for other in others]
             self.save()
 
     def predictions(self) -> dict[str, np.ndarray]:

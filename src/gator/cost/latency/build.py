@@ -132,7 +132,7 @@ class Builder:
             first = timed(runs, rounds=1, warmup=2)
             rounds = int(np.clip(_WORTH_MS * len(runs) / max(sum(t.median_ms for t in first), 1e-3), 5, 25))
             found = undisturbed(lambda: timed(runs, rounds=rounds, warmup=1))
-            return [max(timing.median_ms, 1e-6) for timing in found]
+            return [max(timing.quick_ms, 1e-6) for timing in found]
 
     # Networks.
 
@@ -154,11 +154,11 @@ class Builder:
             if whole is None:
                 whole = self.watch.prepare(self._network([edge.width for edge in self.graph.edges]))
             if not found:  # the network itself, in milliseconds; the others as shares of it, measured in turns with it
-                found.append(([edge.width for edge in self.graph.edges], self.watch.times([whole], 15)[0].median_ms))
+                found.append(([edge.width for edge in self.graph.edges], self.watch.times([whole], 15)[0].quick_ms))
             some = drawn[len(found) - 1 : len(found) + 2]
             runs = [whole, *(self.watch.prepare(self._network(widths)) for widths in some)]
             own, *others = undisturbed(lambda: self.watch.times(runs))
-            found.extend((widths, other.median_ms / own.median_ms) for widths, other in zip(some, others, strict=True))
+            found.extend((widths, other.quick_ms / own.quick_ms) for widths, other in zip(some, others, strict=True))
             write(self.table, self.path)
 
     def _network(self, widths: Sequence[int]) -> nn.Module:

@@ -16,7 +16,7 @@ Series = Mapping[int, float]  # times of one layer by its width on one side
 
 @dataclass(frozen=True)
 class Steps:
-    """Up to the next multiple of `block` a width takes as long as that if it is a multiple of `even`; others may take longer."""
+    """A multiple of `even` takes as long as the next multiple of `block`; what is no multiple of it may take longer."""
 
     block: int
     even: int

@@ -57,7 +57,7 @@ class Reference:
         """Milliseconds of another network, as they would have been when this one was measured."""
         run = self.stopwatch.prepare(network)
         own, other = undisturbed(lambda: self.stopwatch.times([self.run, run]))
-        return other.median_ms * self.ms / own.median_ms
+        return other.quick_ms * self.ms / own.quick_ms
 
 
 def told_by_first(measure: Callable[[], T]) -> T:
