@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import itertools
 import logging
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -16,7 +16,7 @@ from torch import nn
 
 from gator.cost.latency.calibrate import applied, fitted, mape, spearman
 from gator.cost.latency.draws import drawn_widths, kept_of
-from gator.cost.latency.grid import Entry, Point, points_of
+from gator.cost.latency.grid import Entry, Point
 from gator.cost.latency.part import Part
 from gator.cost.latency.predict import Layers
 from gator.cost.latency.quiet import undisturbed
@@ -78,7 +78,7 @@ class Builder:
         """Times of neighbouring widths, on either side of the layers with most to compute."""
         assert self.graph.analysed is not None
         program = self.graph.analysed.programs[1].program
-        by_kind = {segment.kind: segment for segment in self.segments if min(segment.whole) > 2}
+        by_kind = {segment.kind: segment for segment in self.segments if min(segment.whole) >= 8}
         cost = {kind: macs(program.calls[s.anchor], lambda v: program.values[v].shape) for kind, s in by_kind.items()}
         chosen = sorted(by_kind, key=lambda kind: -cost[kind])[:_STEP_SERIES]
         series = []
@@ -92,22 +92,13 @@ class Builder:
 
     # Layers.
 
-    def missing(self) -> list[tuple[Segment, list[Point]]]:
-        """Points that are still to be timed, of kinds and widths that no entry covers."""
-        assert self.table.steps is not None
-        found: list[tuple[Segment, list[Point]]] = []
-        for segment in _widest_first(self.segments):
-            entry = self.table.entry_for(segment)
-            if entry is None:
-                entry = Entry(segment.kind, segment.title, segment.whole)
-                self.table.entries[segment.kind, segment.whole] = entry
-            left = [p for p in points_of(entry.whole, self.table.steps) if p not in entry.ms]
-            if (
-                left
-                and entry.whole == segment.whole
-                and not any(s.kind == segment.kind and s.whole == segment.whole for s, _ in found)
-            ):
-                found.append((segment, left))
+    def missing(self) -> dict[tuple[str, Point], Segment]:
+        """Entries that are still to be finished, by kind and widths: those that no finished one covers, the widest first."""
+        found: dict[tuple[str, Point], Segment] = {}
+        for segment in sorted(self.segments, key=lambda segment: segment.whole, reverse=True):
+            wider = any(s.kind == segment.kind and Entry("", "", s.whole).covers(segment.whole) for s in found.values())
+            if not wider and self.table.entry_for(segment) is None:
+                found[segment.kind, segment.whole] = segment
         return found
 
     def time_layers(self) -> None:
@@ -115,11 +106,14 @@ class Builder:
         if self.table.steps is None:
             self.table.steps = steps_of(self._steps())
             write(self.table, self.path)
+        steps = self.table.steps
         todo = self.missing()
-        total, done = sum(len(points) for _, points in todo), 0
-        for segment, points in todo:
-            entry = self.table.entries[segment.kind, segment.whole]
-            for some in _chunks(points, _AT_ONCE):
+        for key, segment in todo.items():
+            self.table.entries.setdefault(key, Entry(segment.kind, segment.title, segment.whole))
+        total, done = sum(len(self.table.entries[key].missing(steps)) for key in todo), 0
+        for key, segment in todo.items():
+            entry = self.table.entries[key]
+            for some in _chunks(entry.missing(steps), _AT_ONCE):
                 self.progress(done, total, segment.title)
                 entry.ms.update(zip(some, self._times(segment, some), strict=True))
                 done += len(some)
@@ -174,10 +168,6 @@ class Builder:
         predicted = [applied(part, factors, constant) for part in parts[seen:]]
         error, order = mape(predicted, times[seen:]), spearman(predicted, times[seen:])
         return Calibration(factors, constant, whole_ms, self.networks, len(predicted), error, order)
-
-
-def _widest_first(segments: Iterable[Segment]) -> list[Segment]:
-    return sorted(segments, key=lambda segment: segment.whole, reverse=True)
 
 
 def _chunks(points: Sequence[Point], size: int) -> Iterator[Sequence[Point]]:

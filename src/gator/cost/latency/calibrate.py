@@ -13,7 +13,7 @@ import numpy as np
 
 from gator.cost.price import Floats
 
-_PULL = 0.03  # how strongly a group's factor is drawn to the common one, against relative errors of single networks
+_PULL = 0.3  # how strongly a group's factor is drawn to the common one, against relative errors of single networks
 Parts = Mapping[str, float]  # milliseconds by group of layers
 
 

@@ -58,6 +58,10 @@ class Entry:
     def covers(self, whole: Point) -> bool:
         return all((mine == 0) == (other == 0) and mine >= other for mine, other in zip(self.whole, whole, strict=True))
 
+    def missing(self, steps: Steps) -> list[Point]:
+        """Points of the grid that are still to be timed."""
+        return [point for point in points_of(self.whole, steps) if point not in self.ms]
+
     def at(self, point: Point, steps: Steps) -> float:
         """Milliseconds at these widths."""
         into, out = point
@@ -103,7 +107,7 @@ def _rising(ms: Floats, axis: int) -> Floats:
 
 
 def _place(axis: Floats, at: float) -> tuple[int, float]:
-    """The interval a coordinate lies in, and where in it; beyond the ends the last interval goes on, never below zero."""
+    """The interval a coordinate lies in, and where in it; beyond the ends the last interval goes on."""
     if len(axis) == 1:
         return 0, 0.0
     index = int(np.clip(np.searchsorted(axis, at, side="right") - 1, 0, len(axis) - 2))

@@ -153,6 +153,8 @@ class _Divider:
         sizes = [size for v in sorted(values) for axis in self.labelled.axes[v] if (size := self.size(axis)) is not None]
         if out is None and into is None and sizes:
             into = sizes[0]
+        if into == out:
+            out = None  # depthwise: what is written is what is read, one axis of a grid
         edges = frozenset[int]().union(*(size.edges for size in sizes))
         text = _Writer(self, into, out).text(calls, inputs)
         kind = hashlib.sha256(text.encode()).hexdigest()[:16]

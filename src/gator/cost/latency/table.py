@@ -63,9 +63,12 @@ class Table:
     calibrations: dict[str, Calibration] = field(default_factory=dict)
 
     def entry_for(self, segment: Segment) -> Entry | None:
-        """An entry of this kind that reaches as far as the segment; of several the smallest."""
-        fitting = [e for (kind, _), e in self.entries.items() if kind == segment.kind and e.covers(segment.whole)]
-        return min(fitting, key=lambda e: e.whole, default=None)
+        """A finished entry of this kind that reaches as far as the segment; of several the smallest."""
+        steps = self.steps
+        if steps is None:
+            return None
+        alike = [e for (kind, _), e in self.entries.items() if kind == segment.kind and e.covers(segment.whole)]
+        return min((e for e in alike if not e.missing(steps)), key=lambda e: e.whole, default=None)
 
     def to_json(self) -> str:
         return json.dumps(
