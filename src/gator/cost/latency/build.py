@@ -32,8 +32,10 @@ from gator.graph.macs import macs
 from gator.surgery.cut import cut
 
 NETWORKS, UNSEEN = 16, 8  # of random widths: to fit to, and to test on
+_OWN_WEIGHT = 4
 _AT_ONCE = 8
-_STEP_SERIES = 2  # kinds of layers that are asked for steps
+_STEP_GROUPS = 3  # groups of layers that are asked for steps
+_WIDE = 8  # channels: less has no steps to show
 _WORTH_MS = 40.0  # of timing for every point of a grid
 log = logging.getLogger("gator")
 Progress = Callable[[int, int, str], None]  # done, of how many, what
@@ -75,16 +77,19 @@ class Builder:
     # Steps.
 
     def _steps(self) -> list[dict[int, float]]:
-        """Times of neighbouring widths, on either side of the layers with most to compute."""
+        """Times of neighbouring widths, on either side of the largest layer of every group."""
         assert self.graph.analysed is not None
         program = self.graph.analysed.programs[1].program
-        by_kind = {segment.kind: segment for segment in self.segments if min(segment.whole) >= 8}
-        cost = {kind: macs(program.calls[s.anchor], lambda v: program.values[v].shape) for kind, s in by_kind.items()}
-        chosen = sorted(by_kind, key=lambda kind: -cost[kind])[:_STEP_SERIES]
+        chosen: dict[str, tuple[int, Segment]] = {}
+        for segment in self.segments:
+            cost = macs(program.calls[segment.anchor], lambda v: program.values[v].shape)
+            if max(segment.whole) >= _WIDE and cost > chosen.get(segment.group, (0, segment))[0]:
+                chosen[segment.group] = (cost, segment)
+        largest = sorted(chosen.values(), key=lambda item: -item[0])[:_STEP_GROUPS]
+        sides = [(segment, side) for _, segment in largest for side in (0, 1) if segment.whole[side] >= _WIDE]
         series = []
-        for done, (kind, side) in enumerate(itertools.product(chosen, (0, 1))):
-            segment = by_kind[kind]
-            self.progress(done, 2 * len(chosen), f"steps of {segment.title}")
+        for done, (segment, side) in enumerate(sides):
+            self.progress(done, len(sides), f"steps of {segment.title}")
             widths = fine_widths(segment.whole[side])
             points = [(w, segment.whole[1]) if side == 0 else (segment.whole[0], w) for w in widths]
             series.append(dict(zip(widths, self._times(segment, points), strict=True)))
@@ -164,7 +169,9 @@ class Builder:
         parts = [layers.parts(widths), *(layers.parts(some) for some, _ in rest)]
         times = [whole_ms, *(share * whole_ms for _, share in rest)]
         seen = 1 + self.networks
-        factors, constant = fitted(parts[:seen], times[:seen])
+        # The network itself counts several times: budgets are shares of it.
+        again = _OWN_WEIGHT - 1
+        factors, constant = fitted(parts[:1] * again + parts[:seen], times[:1] * again + times[:seen])
         predicted = [applied(part, factors, constant) for part in parts[seen:]]
         error, order = mape(predicted, times[seen:]), spearman(predicted, times[seen:])
         return Calibration(factors, constant, whole_ms, self.networks, len(predicted), error, order)

@@ -13,7 +13,9 @@ import numpy as np
 
 from gator.cost.price import Floats
 
-_PULL = 0.3  # how strongly a group's factor is drawn to the common one, against relative errors of single networks
+_NOISE = 0.05  # of a network's time, which the layers do not explain
+_APART = 0.25  # how far a group's factor may well lie from the common one, as a share of it
+_LEAST, _MOST = -0.8, 4.0  # of changes of factors
 Parts = Mapping[str, float]  # milliseconds by group of layers
 
 
@@ -23,15 +25,26 @@ def fitted(parts: Sequence[Parts], measured: Sequence[float]) -> tuple[dict[str,
     sums = np.array([[part.get(group, 0.0) for group in groups] for part in parts])
     times = np.asarray(measured, dtype=np.float64)
     common, rest = _line(sums.sum(1), times)
-    # What is left after the common line, by group; an unknown is the change of a group's share of the whole time.
-    scale = sums.mean(0) * common / times.mean()
-    shares = sums * common / times[:, None] / np.maximum(scale, 1e-12)
-    left = 1 - (common * sums.sum(1) + rest) / times
-    count = len(groups)
-    rows = np.vstack([shares, np.sqrt(_PULL * len(times)) * np.eye(count)])
-    change = np.linalg.lstsq(rows, np.concatenate([left, np.zeros(count)]), rcond=None)[0] / np.maximum(scale, 1e-12)
-    factors = common * np.clip(1 + change, 0.3, 3.0)
+    # What the common line leaves is shared out among the groups; a group that is too small to tell keeps the common factor.
+    shares = common * sums / times[:, None]
+    left = 1 - shares.sum(1) - rest / times
+    factors = common * (1 + _shared_out(shares, left))
     return dict(zip(groups, factors.tolist(), strict=True)), rest
+
+
+def _shared_out(shares: Floats, left: Floats) -> Floats:
+    """The change of every group's factor that explains what is left best, as near to none as noise allows, within bounds."""
+    count = shares.shape[1]
+    change, free = np.zeros(count), np.ones(count, dtype=bool)
+    while free.any():
+        rows = np.vstack([shares[:, free], _NOISE / _APART * np.eye(int(free.sum()))])
+        wanted = np.concatenate([left - shares[:, ~free] @ change[~free], np.zeros(int(free.sum()))])
+        change[free] = np.linalg.lstsq(rows, wanted, rcond=None)[0]
+        outside = free & ((change < _LEAST) | (change > _MOST))
+        if not outside.any():
+            break
+        change, free = np.where(outside, np.clip(change, _LEAST, _MOST), change), free & ~outside
+    return change
 
 
 def _line(sums: Floats, times: Floats) -> tuple[float, float]:

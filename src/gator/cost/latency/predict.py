@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from gator.cost.latency.calibrate import applied
-from gator.cost.latency.grid import Entry
+from gator.cost.latency.grid import Entry, Point
 from gator.cost.latency.segments import Segment
 from gator.cost.latency.table import Calibration, Table
 from gator.cost.price import Floats, Widths, fates_of
@@ -42,14 +42,19 @@ class Layers:
             self._live[empty] = everything
         return self._live[empty]
 
+    def group(self, segment: Segment, sizes: Point) -> str:
+        """What is calibrated together: a runtime may run uneven widths by another kernel and in another layout."""
+        return segment.group if all(map(self.steps.fills, sizes)) else f"{segment.group}, uneven"
+
     def parts(self, widths: Widths) -> dict[str, float]:
         """Milliseconds by group of layers."""
         w = np.asarray(widths, dtype=np.float64)
         found: dict[str, float] = {}
         for index in sorted(self.live(w)):
             segment = self.segments[index]
-            ms = self.entries[index].at(segment.sizes(widths), self.steps)
-            found[segment.group] = found.get(segment.group, 0.0) + ms
+            sizes = segment.sizes(widths)
+            group = self.group(segment, sizes)
+            found[group] = found.get(group, 0.0) + self.entries[index].at(sizes, self.steps)
         return found
 
 

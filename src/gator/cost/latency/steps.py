@@ -9,6 +9,7 @@ import numpy as np
 
 _BLOCKS = (4, 8, 16, 32)  # two neighbouring widths are too close to be told apart
 _FREE = 0.4  # of what added channels would cost if each cost the same: rounding up for less counts as free
+_EVENS = (1, 2, 4, 8, 16)
 _AS_GOOD = 1.05  # times as long: no longer than can be measured
 FINE = 32  # neighbouring widths that are timed
 Series = Mapping[int, float]  # times of one layer by its width on one side
@@ -41,11 +42,13 @@ def steps_of(series: Sequence[Series]) -> Steps:
         if not pairs or float(np.median([(times - 1) / (channels - 1) for times, channels in pairs])) > _FREE:
             break
         block = wider
-    for even in (1, 2, 4, 8, 16):
-        slower = [1 / times for times, _ in _pairs(series, every=even, block=block)] if even < block else []
-        if even >= block or (slower and float(np.median(slower)) <= _AS_GOOD):
-            return Steps(block, min(even, block))
-    return Steps(block, block)
+    return Steps(block, next(even for even in (*_EVENS, block) if even >= block or _as_good(series, even, block)))
+
+
+def _as_good(series: Sequence[Series], even: int, block: int) -> bool:
+    """Whether multiples of `even` take no longer than full blocks, on any side of any layer."""
+    slower = [[1 / times for times, _ in _pairs([one], every=even, block=block)] for one in series]
+    return all(float(np.median(found)) <= _AS_GOOD for found in slower if found)
 
 
 def _pairs(series: Sequence[Series], *, every: int, block: int) -> list[tuple[float, float]]:
