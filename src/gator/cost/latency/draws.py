@@ -24,6 +24,12 @@ def drawn_widths(graph: Hypergraph, count: int, *, seed: int, block: int = 1) ->
     return drawn
 
 
-def kept_of(graph: Hypergraph, widths: Widths) -> dict[str, range]:
-    """The first channels of every edge: which ones does not matter to the time a network takes."""
-    return {edge.name: range(int(width)) for edge, width in zip(graph.edges, widths, strict=True)}
+def kept_of(graph: Hypergraph, widths: Widths) -> dict[str, list[int]]:
+    """Channels of every edge: which ones does not matter to the time a network takes."""
+    return {edge.name: evenly(edge.width, int(width)) for edge, width in zip(graph.edges, widths, strict=True)}
+
+
+def evenly(width: int, count: int) -> list[int]:
+    """So many channels of an edge, at least one, from everywhere: where an edge is split, every part keeps some."""
+    count = min(max(count, 1), width)
+    return [index * width // count for index in range(count)]

@@ -5,6 +5,7 @@ The same rewriting that cuts a whole network cuts its parts, so a part is what i
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import replace
 from functools import cached_property
 from typing import Any
@@ -13,13 +14,16 @@ import torch
 from torch import fx, nn
 from torch.utils import _pytree as pytree
 
+from gator.cost.latency.draws import evenly
 from gator.cost.latency.segments import Segment, Size
 from gator.cost.latency.setup import Call, Setup
 from gator.graph.analysis import ProgramLabels
+from gator.graph.bake import baked
 from gator.graph.hypergraph import Hypergraph
 from gator.graph.program import BatchInt, Program, Ref
 from gator.surgery.emit_cut import CutEmitter
 from gator.surgery.fold import Folder
+from gator.surgery.layers import Leaf, leaves_of
 from gator.surgery.plan import Plan
 from gator.surgery.slice import canonical_names, sliced_copy
 
@@ -28,7 +32,7 @@ class Part:
     """A segment of a model that can be built at any widths."""
 
     def __init__(self, model: nn.Module, graph: Hypergraph, segment: Segment) -> None:
-        self.model, self.graph, self.segment = model, graph, segment
+        self.model, self.graph, self.segment = baked(model), graph, segment
 
     @cached_property
     def _alone(self) -> tuple[Hypergraph, nn.Module]:
@@ -39,6 +43,7 @@ class Part:
         program = labelled.program
         calls = tuple(program.calls[index] for index in segment.calls)
         values = {v for call in calls for _, v in call.tensors()} | {v for call in calls for v in call.outputs if v is not None}
+        values |= set(segment.inputs)
         leaves: list[Any] = [Ref(value) for value in segment.outputs]
         own = Program(
             training=False,
@@ -63,6 +68,11 @@ class Part:
         layers = _layers(self.model, {call.module for call in calls if call.module}, names)
         return replace(self.graph, analysed=alone), layers
 
+    @cached_property
+    def _leaves(self) -> dict[str, Leaf]:
+        assert self.graph.analysed is not None
+        return leaves_of(self.model, self.graph.analysed.programs[1].program, canonical_names(self.model))
+
     def built(self, into: int, out: int, setup: Setup) -> tuple[nn.Module, Call]:
         """The segment reading and writing so many channels, and inputs for it."""
         graph, layers = self._alone
@@ -70,13 +80,13 @@ class Part:
         counts = {index: _share(out, segment.out, graph.edges[index].width) for index in segment.edges}
         counts.update(_spread(segment.out, out))
         counts.update(_spread(segment.into, into))
-        kept = {graph.edges[index].name: range(min(max(n, 1), graph.edges[index].width)) for index, n in counts.items()}
+        kept = {graph.edges[index].name: evenly(graph.edges[index].width, n) for index, n in counts.items()}
         plan = Plan(graph, kept)
         sliced = sliced_copy(layers, plan)
-        emitter = _PartEmitter(plan, 0, sliced, canonical_names(sliced), Folder(None))
-        emitter.batch = setup.batch or graph.inputs.batch or 0
+        batch = setup.batch or graph.inputs.batch or 0
+        emitter = _PartEmitter(plan, sliced, self._leaves, batch)
         written = emitter.emit()
-        return fx.GraphModule(dict(emitter.objects), written), self._inputs(plan, setup, emitter.batch)
+        return fx.GraphModule(dict(emitter.objects), written), self._inputs(plan, setup, batch)
 
     def _inputs(self, plan: Plan, setup: Setup, batch: int) -> Call:
         generator = torch.Generator().manual_seed(0)
@@ -99,9 +109,12 @@ def _plain(size: int, batch: int) -> int:
 
 
 class _PartEmitter(CutEmitter):
-    """Sizes are plain numbers: the batch of a measurement is known."""
+    """Sizes are plain numbers: the batch is known. What is a layer was decided where all its calls are seen."""
 
-    batch = 0
+    def __init__(self, plan: Plan, sliced: nn.Module, leaves: Mapping[str, Leaf], batch: int) -> None:
+        super().__init__(plan, 0, sliced, canonical_names(sliced), Folder(None))
+        self._leaves = dict(leaves)
+        self.batch = batch
 
     def size(self, size: int) -> int:
         return _plain(size, self.batch)

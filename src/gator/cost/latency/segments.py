@@ -107,14 +107,16 @@ class _Divider:
             own = {v for v, o in made.items() if o == anchor}
             inputs = [v for call in members for _, v in call.tensors() if v not in own and self._flows(v)]
             outputs = [v for v in own if v in returned or read.get(v, set()) - {anchor}]
-            found.append(self._segment(members, anchor, tuple(dict.fromkeys(inputs)), tuple(sorted(outputs))))
+            # What follows from weights alone still takes its batch and its device from an input.
+            given = tuple(dict.fromkeys(inputs)) or self.program.inputs[:1]
+            found.append(self._segment(members, anchor, given, tuple(sorted(outputs))))
         return found
 
     def _flows(self, value: int) -> bool:
         return self.program.values[value].origin in ("call", "input")
 
     def _owners(self, calls: list[Call]) -> dict[int, int]:
-        """For every call the anchor it belongs to: itself, the latest one its arguments come from, or the next one."""
+        """For every call the anchor it belongs to: itself, the latest one its arguments come from, or its first reader's."""
         owner: dict[int, int] = {}
         maker: dict[int, int] = {}  # value -> call
         waiting: list[Call] = []
@@ -123,15 +125,18 @@ class _Divider:
             before = [owner[maker[v]] for _, v in call.tensors() if v in maker and maker[v] in owner]
             if macs(call, lambda v: self.program.values[v].shape):
                 owner[call.index] = last = call.index
-                for early in waiting:
-                    owner[early.index] = call.index
-                waiting = []
             elif before:
                 owner[call.index] = max(before)
             else:
                 waiting.append(call)  # on weights or on the input alone
             maker.update({v: call.index for v in call.outputs if v is not None})
-        owner.update({call.index: last for call in waiting})
+        readers: dict[int, list[int]] = {}
+        for call in calls:
+            for _, value in call.tensors():
+                if value in maker:
+                    readers.setdefault(maker[value], []).append(call.index)
+        for call in reversed(waiting):
+            owner[call.index] = min((owner[reader] for reader in readers.get(call.index, ())), default=last)
         return owner
 
     def size(self, axis: Axis) -> Size | None:
@@ -150,6 +155,7 @@ class _Divider:
         into = self._first(main, reads=True)
         out = self._first(main, reads=False)
         values = {v for call in calls for _, v in call.tensors()} | {v for call in calls for v in call.outputs if v is not None}
+        values |= set(inputs)
         sizes = [size for v in sorted(values) for axis in self.labelled.axes[v] if (size := self.size(axis)) is not None]
         if out is None and into is None and sizes:
             into = sizes[0]
