@@ -26,6 +26,7 @@ format: .venv/dev
 bench: .venv/dev
 	$(BIN)/python benchmarks/trace.py
 	$(BIN)/python benchmarks/gating.py
+	$(BIN)/python benchmarks/latency_table.py
 
 zoo: .venv/dev
 	$(BIN)/python benchmarks/zoo.py
