@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
+import torch
 from torch import nn
 
 from gator.cost.latency.calibrate import applied, fitted, mape, spearman
@@ -76,6 +77,12 @@ class Builder:
 
     # Steps.
 
+    def _nothing(self) -> float:
+        """Milliseconds of a network that has one number to look at."""
+        with self.setup.on():
+            run = self.runtime.prepare(nn.ReLU(), self.setup.placed(((torch.zeros(1, 1, 1, 1),), {})), self.setup)
+            return undisturbed(lambda: timed([run], rounds=200))[0].quick_ms
+
     def _steps(self) -> list[dict[int, float]]:
         """Times of neighbouring widths, on either side of the largest layer of every group."""
         assert self.graph.analysed is not None
@@ -109,6 +116,7 @@ class Builder:
     def time_layers(self) -> None:
         """Steps and layers, without whole networks."""
         if self.table.steps is None:
+            self.table.call_ms = self._nothing()
             self.table.steps = steps_of(self._steps())
             write(self.table, self.path)
         steps = self.table.steps

@@ -15,7 +15,7 @@ from gator.cost.price import Floats
 
 _NOISE = 0.05  # of a network's time, which the layers do not explain
 _APART = 0.25  # how far a group's factor may well lie from the common one, as a share of it
-_LEAST, _MOST = -0.8, 4.0  # of changes of factors
+_LEAST, _MOST = -0.95, 4.0  # of changes of factors
 Parts = Mapping[str, float]  # milliseconds by group of layers
 
 

@@ -12,6 +12,7 @@ from gator.cost.price import Floats, Widths, fates_of
 from gator.errors import GatorError
 from gator.graph.hypergraph import Hypergraph
 
+_AT_LEAST = 0.2  # of the time of a layer alone is there inside a network too, however small it is
 _REACH = 1 / 8  # of a width: how far to either side a slope is taken, but at least a block
 
 
@@ -20,7 +21,7 @@ class Layers:
 
     def __init__(self, graph: Hypergraph, segments: tuple[Segment, ...], table: Table) -> None:
         assert table.steps is not None
-        self.graph, self.segments, self.steps = graph, segments, table.steps
+        self.graph, self.segments, self.steps, self.call_ms = graph, segments, table.steps, table.call_ms
         found = [table.entry_for(segment) for segment in segments]
         missing = [s.title for s, entry in zip(segments, found, strict=True) if entry is None]
         if missing:
@@ -54,7 +55,8 @@ class Layers:
             segment = self.segments[index]
             sizes = segment.sizes(widths)
             group = self.group(segment, sizes)
-            found[group] = found.get(group, 0.0) + self.entries[index].at(sizes, self.steps)
+            alone = self.entries[index].at(sizes, self.steps)
+            found[group] = found.get(group, 0.0) + max(alone - self.call_ms, _AT_LEAST * alone)
         return found
 
 

@@ -10,7 +10,7 @@ import numpy as np
 _BLOCKS = (4, 8, 16, 32)  # two neighbouring widths are too close to be told apart
 _FREE = 0.4  # of what added channels would cost if each cost the same: rounding up for less counts as free
 _EVENS = (1, 2, 4, 8, 16)
-_AS_GOOD = 1.05  # times as long: no longer than can be measured
+_AS_GOOD = 1.1  # times as long; what is uneven costs more than that, or it does not matter
 FINE = 32  # neighbouring widths that are timed
 Series = Mapping[int, float]  # times of one layer by its width on one side
 

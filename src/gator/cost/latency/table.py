@@ -56,6 +56,7 @@ class Table:
 
     key: Key
     steps: Steps | None = None
+    call_ms: float = 0.0  # of a network with nothing to do: what a layer alone takes too much
     entries: dict[tuple[str, Point], Entry] = field(default_factory=dict)
     timed: dict[str, list[tuple[list[int], float]]] = field(
         default_factory=dict
@@ -76,6 +77,7 @@ class Table:
                 "format": FORMAT,
                 "key": {"device": self.key.device, "setup": asdict(self.key.setup), "versions": dict(self.key.versions)},
                 "steps": None if self.steps is None else asdict(self.steps),
+                "call_ms": self.call_ms,
                 "entries": [
                     {"kind": e.kind, "title": e.title, "whole": e.whole, "ms": [[*point, ms] for point, ms in e.ms.items()]}
                     for e in self.entries.values()
@@ -100,6 +102,7 @@ class Table:
             return Table(
                 Key(key["device"], Setup(**key["setup"]), tuple(sorted(key["versions"].items()))),
                 None if data["steps"] is None else Steps(**data["steps"]),
+                float(data["call_ms"]),
                 {(entry.kind, entry.whole): entry for entry in entries},
                 {name: [(list(widths), float(share)) for widths, share in found] for name, found in data["timed"].items()},
                 {name: Calibration(**found) for name, found in data["calibrations"].items()},
