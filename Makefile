@@ -27,6 +27,8 @@ bench: .venv/dev
 	$(BIN)/python benchmarks/trace.py
 	$(BIN)/python benchmarks/gating.py
 	$(BIN)/python benchmarks/loader.py
+	$(BIN)/python benchmarks/run.py
+	$(BIN)/python benchmarks/latency_table.py
 
 zoo: .venv/dev
 	$(BIN)/python benchmarks/zoo.py

@@ -85,3 +85,16 @@ def test_mistakes_are_explained(trained):
     ]:
         with pytest.raises(gator.GatorError, match=words):
             gator.one_shot(trained, graph, **({"target": 0.5} | settings))
+
+
+def test_per_cost_keeps_more_for_the_same_budget() -> None:
+    """What is worth little for what it costs goes first, so more of the importance stays."""
+    torch.manual_seed(0)
+    model = SmallResNet(16).eval()
+    graph = gator.trace(model, torch.zeros(1, 1, 8, 8))
+    left = {}
+    for per_cost in (False, True):
+        kept = gator.one_shot(model, graph, "l1", target=0.5, min_width=2, per_cost=per_cost)
+        assert gator.predict_macs(graph, kept) <= 0.5 * graph.macs
+        left[per_cost] = sum(len(kept.get(edge.name, range(edge.width))) for edge in graph.edges)
+    assert left[True] > left[False]

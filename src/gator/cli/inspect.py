@@ -27,7 +27,7 @@ def inspect(
     explain: Annotated[str, typer.Option("--explain", help="Say why this edge, layer or parameter is tied or fixed.")] = "",
 ) -> None:
     """Print which channels of a network depend on each other."""
-    network = zoo.build(name, example_inputs=_shape(input) if input else None)
+    network = zoo.build(name, example_inputs=shape_of(input) if input else None)
     graph = trace(network.model, network.example_inputs, fixed=fixed, heads=heads)
     if explain:
         typer.echo(graph.explain(explain))
@@ -35,7 +35,8 @@ def inspect(
         typer.echo(graph.to_json() if json else str(graph))
 
 
-def _shape(text: str) -> torch.Tensor:
+def shape_of(text: str) -> torch.Tensor:
+    """The tensor a shape on the command line stands for."""
     try:
         sizes = [int(size) for size in text.split(",")]
     except ValueError:

@@ -42,8 +42,8 @@ class Priced(Protocol):
 class Cost(Protocol):
     """What is to be saved. `on` looks at a network once and says what its widths cost.
 
-    A cost may also have `unit`, a word for people, and `again(model, graph, wholes)`, for a cost that is relative to the first
-    network it saw.
+    A cost may also have `unit`, a word for people, and `again(model, graph, wholes)`, for a cost that depends on the first
+    network it saw: `wholes` is an attribute of its prices, plain data that goes into checkpoints.
     """
 
     def on(self, model: nn.Module, graph: Hypergraph) -> Priced: ...

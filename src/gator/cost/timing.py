@@ -15,12 +15,16 @@ _FAR = 3.0  # distances between the quartiles; what lies further above them was 
 
 @dataclass(frozen=True)
 class Timing:
-    """Milliseconds of one call: the median over all rounds and half the distance between the quartiles."""
+    """Milliseconds of one call: the median over all rounds and half the distance between the quartiles.
+
+    `quick_ms` is the lower quartile: whatever disturbs a measurement makes it longer, so it is the steadier figure to compare.
+    """
 
     median_ms: float
     spread_ms: float
     rounds: int
     threads: int
+    quick_ms: float
     outliers: int = 0  # rounds far above the rest; the median does not mind a few
 
     def __str__(self) -> str:
@@ -53,4 +57,4 @@ def _summary(times: list[float], threads: int) -> Timing:
     quartiles = statistics.quantiles(times, n=4) if len(times) > 1 else [times[0]] * 3
     apart = quartiles[2] - quartiles[0]
     far = sum(time > quartiles[2] + _FAR * apart for time in times)
-    return Timing(statistics.median(times), apart / 2, len(times), threads, far)
+    return Timing(statistics.median(times), apart / 2, len(times), threads, quartiles[0], far)

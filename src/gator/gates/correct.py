@@ -18,7 +18,8 @@ from gator.errors import GatorError
 from gator.gates.project import Alive
 from gator.graph.hypergraph import Hypergraph
 
-_CORRECTIONS = 8
+_MEASUREMENTS = 8
+_ATTEMPTS = 24
 Attempt = Callable[[float], Alive]  # the living channels whose predicted cost is at most this
 Masks = dict[str, NDArray[np.bool_]]
 
@@ -44,32 +45,32 @@ def meeting(
 
 def corrected(attempt: Attempt, measure: Callable[[Alive], float], target: float, *, tolerance: float, unit: str) -> Alive:
     """As `meeting`, for any way to measure what is left."""
-    wanted, best, lowest = target, None, np.inf
-    tried: dict[bytes, float] = {}
-    for _ in range(_CORRECTIONS):
+    below, above = 0.0, np.inf  # predicted costs whose networks were measured to be at most the target, and more than it
+    wanted, best, tried = target, None, dict[bytes, float]()
+    for _ in range(_ATTEMPTS):
         try:
             alive = attempt(wanted)
         except GatorError:
             if not tried:
                 raise
             break  # not predicted to be reachable; what was measured so far is what there is
-        if alive.tobytes() in tried:
-            break
-        cost = tried[alive.tobytes()] = measure(alive)
-        lowest = min(lowest, cost)
+        if alive.tobytes() not in tried:
+            if len(tried) == _MEASUREMENTS:
+                break
+            tried[alive.tobytes()] = measure(alive)
+        cost = tried[alive.tobytes()]
         if cost <= target and (best is None or cost > best[1]):
             best = (alive, cost)
-        if target * (1 - tolerance) <= cost <= target:
-            return alive
-        if tolerance:
-            wanted *= target * (1 - tolerance / 2) / cost
-        elif cost > target:
-            wanted -= cost - target
-        else:
-            return alive
+        if cost <= target and (not tolerance or cost >= target * (1 - tolerance)):
+            break
+        below, above = (max(below, wanted), above) if cost <= target else (below, min(above, wanted))
+        # What counts exactly misses a constant; what is estimated is off by a factor.
+        wanted = wanted * target * (1 - tolerance / 2) / cost if tolerance else wanted - (cost - target)
+        if not below < wanted < above:
+            wanted = (below + above) / 2
     if best is None:
         raise GatorError(
             f"the target of {shown(target, unit)} was not met: the lowest measured of {len(tried)} networks tried was "
-            f"{shown(lowest, unit)}\n  Raise the target, or loosen min_width, round_to, keep or fixed."
+            f"{shown(min(tried.values()), unit)}\n  Raise the target, or loosen min_width, round_to, keep or fixed."
         )
     return best[0]

@@ -16,10 +16,10 @@ from torch import Tensor, nn
 
 from gator.cost.budget import parse_target
 from gator.cost.by_name import cost_of
-from gator.cost.price import Cost
+from gator.cost.price import Cost, Priced
 from gator.errors import GatorError
 from gator.gates.correct import meeting
-from gator.gates.project import Limits, Scores, project
+from gator.gates.project import Alive, Limits, Scores, project
 from gator.graph.hypergraph import Edge, Hypergraph
 from gator.graph.trace import named_tensors, retraced
 from gator.surgery.cut import cut
@@ -27,6 +27,7 @@ from gator.surgery.cut import cut
 aten = torch.ops.aten
 _NORMS = (aten.batch_norm, aten.instance_norm, aten.layer_norm, aten.rms_norm, aten.group_norm)
 Rows = Tensor  # channels x everything else
+_ROUNDS = 8
 
 
 def _l1(rows: Rows, gradient: Rows | None) -> Tensor:  # noqa: ARG001
@@ -67,35 +68,52 @@ def one_shot(
     loss: Callable[[], Tensor] | None = None,
     seed: int = 0,
     min_width: int | Mapping[str, int] = 1,
-    round_to: int = 1,
+    round_to: int | str = 1,
     keep: Sequence[str] = (),
+    per_cost: bool = False,
 ) -> dict[str, list[int]]:
     """The channels to keep, by edge, so that the cost is at most `target`: pass them to `gator.masked` or `gator.cut`.
 
     `criterion` is one of "l1", "l2", "taylor", "bn_scale", "geometric_median" and "random". "taylor" needs `loss`, a function
-    that runs the model on some data and returns the loss.
+    that runs the model on some data and returns the loss. With `per_cost` the channels that go first are those that are worth
+    least for what they cost, not those that are worth least.
     """
     if criterion not in CRITERIA:
         raise GatorError(f"criterion={criterion!r}; expected one of {', '.join(CRITERIA)}")
     if (criterion == "taylor") != (loss is not None):
         raise GatorError('criterion="taylor" and loss= go together: loss=lambda: criterion(model(x), y)')
     graph = retraced(graph, model)
+    limits = Limits.of(graph, min_width, round_to, keep)
     asked = cost_of(cost)
     priced = asked.on(model, graph)
+    limits = limits.in_steps_of(priced)
     unit: str = getattr(asked, "unit", "")
     wanted = parse_target(target, priced.total([edge.width for edge in graph.edges]), unit)
-    limits = Limits.of(graph, min_width, round_to, keep)
     scores = _scores(model, graph, criterion, loss, seed)
-    alive = np.ones(len(scores), dtype=bool)
     after = meeting(
         graph,
         priced,
-        lambda budget: project(graph, priced, limits, alive, scores, budget, unit=unit).alive,
+        lambda budget: _closed(graph, priced, limits, scores, budget, unit, _ROUNDS if per_cost else 0),
         lambda kept: cut(model, graph, kept),
         wanted,
         unit=unit,
     )
     return {name: np.flatnonzero(mask).tolist() for name, mask in graph.masks_of(after).items()}
+
+
+def _closed(graph: Hypergraph, priced: Priced, limits: Limits, scores: Scores, budget: float, unit: str, rounds: int) -> Alive:
+    """The channels left: in one go by score, or in rounds by score for what a channel costs at the widths of that round."""
+    alive: Alive = np.ones(len(scores), dtype=bool)
+    if not rounds:
+        return project(graph, priced, limits, alive, scores, budget, unit=unit).alive
+    edge_of = np.repeat(np.arange(len(graph.edges)), [edge.width for edge in graph.edges])
+    whole = priced.total([edge.width for edge in graph.edges])
+    for step in range(1, rounds + 1):
+        prices = priced.per_channel(np.bincount(edge_of[alive], minlength=len(graph.edges)))
+        worth = scores / np.maximum(prices, 1e-6 * float(prices.max()))[edge_of]
+        wanted = whole * (budget / whole) ** (step / rounds)
+        alive = project(graph, priced, limits, alive, worth, wanted, unit=unit).alive
+    return alive
 
 
 def _scores(model: nn.Module, graph: Hypergraph, criterion: str, loss: Callable[[], Tensor] | None, seed: int) -> Scores:

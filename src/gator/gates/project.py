@@ -30,12 +30,13 @@ class Limits:
     """What may be closed: the least width of every edge, steps of widths, and edges that stay whole."""
 
     least: NDArray[np.int64]
-    round_to: int
+    round_to: int  # 0: the steps of the cost, until it is known
 
     @staticmethod
-    def of(graph: Hypergraph, min_width: int | Mapping[str, int], round_to: int, keep: Sequence[str]) -> Limits:
-        if isinstance(round_to, bool) or not isinstance(round_to, int) or round_to < 1:
-            raise GatorError(f"round_to={round_to!r}; expected a whole number of channels, 1 or more")
+    def of(graph: Hypergraph, min_width: int | Mapping[str, int], round_to: int | str, keep: Sequence[str]) -> Limits:
+        steps = 0 if round_to == "auto" else round_to
+        if isinstance(steps, bool) or not isinstance(steps, int) or (steps < 1 and round_to != "auto"):
+            raise GatorError(f'round_to={round_to!r}; expected a whole number of channels, 1 or more, or "auto"')
         if isinstance(keep, str):
             raise GatorError(f"keep={keep!r} is a string; expected a list of edge names, [{keep!r}]")
         asked = min_width if isinstance(min_width, Mapping) else {}
@@ -49,7 +50,16 @@ class Limits:
             edge.width if edge.name in keep else min(edge.width, number)
             for edge, number in zip(graph.edges, given, strict=True)
         ]
-        return Limits(np.array(least, dtype=np.int64), round_to)
+        return Limits(np.array(least, dtype=np.int64), steps)
+
+    def in_steps_of(self, priced: Priced) -> Limits:
+        """The same, with steps left to the cost made those it shows."""
+        if self.round_to:
+            return self
+        block = getattr(priced, "block", None)
+        if block is None:
+            raise GatorError('round_to="auto" needs a cost that shows steps: cost=gator.Latency(method="table")')
+        return Limits(self.least, block)
 
     def with_one_of(self, graph: Hypergraph, name: str) -> Limits:
         """The same, but this edge keeps at least one channel."""

@@ -41,7 +41,8 @@ class Pruner:
     Add `pruner.loss()` to the loss, and call `pruner.step(lr=...)` after the optimizer's step. `alpha` weighs the cost against
     the original loss (eq. 4), or `target` with `steps` says what may be left of the cost after so many steps: a share, or a
     figure such as "300 MMACs" (counted for the example inputs: pass one example) or "4 MB". `per="example"` draws gates for
-    every example (the paper), `per="batch"` once a forward.
+    every example (the paper), `per="batch"` once a forward. `round_to` is a number of channels that widths are multiples of, or
+    "auto" for the steps that a latency table shows.
     """
 
     def __init__(
@@ -59,7 +60,7 @@ class Pruner:
         weight_decay: float = 0.0,
         temperature: float = 1.0,
         min_width: int | Mapping[str, int] = 0,
-        round_to: int = 1,
+        round_to: int | str = 1,
         keep: Sequence[str] = (),
         graph: Hypergraph | None = None,
     ) -> None:
@@ -76,6 +77,7 @@ class Pruner:
             raise GatorError("this network has no channels that could be removed; graph.explain(layer) says why")
         self._limits = Limits.of(self.graph, min_width, round_to, keep)
         self.priced: Priced = self.cost.on(model, self.graph)
+        self._limits = self._limits.in_steps_of(self.priced)
         self.whole_cost = self.priced.total([edge.width for edge in self.graph.edges])
         self.target = None if target is None else parse_target(target, self.whole_cost, self.unit)
         self.alpha = 0.0 if alpha is None else float(alpha)

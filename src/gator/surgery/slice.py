@@ -29,6 +29,13 @@ def narrowed(tensor: torch.Tensor, axes: list[Mask | None]) -> torch.Tensor:
     return result.contiguous()
 
 
+def without_denormals_(tensor: torch.Tensor) -> torch.Tensor:
+    """The tensor with zeros for numbers that are too small for a processor's fast path, and for anyone to notice."""
+    if tensor.dtype.is_floating_point and tensor.device.type == "cpu":
+        tensor[tensor.abs() < torch.finfo(tensor.dtype).tiny] = 0
+    return tensor
+
+
 def sliced_copy(model: nn.Module, plan: Plan) -> nn.Module:
     """A copy of the model with only the living channels; what is cut away is never copied. Gradients stay behind."""
     if needs_baking(model):
@@ -41,7 +48,7 @@ def sliced_copy(model: nn.Module, plan: Plan) -> nn.Module:
             continue
         axes = plan.attributes.get(names[name])
         if names[name] not in fresh:
-            fresh[names[name]] = tensor.detach().clone() if axes is None else narrowed(tensor, axes)
+            fresh[names[name]] = without_denormals_(tensor.detach().clone() if axes is None else narrowed(tensor, axes))
         data = fresh[names[name]]
         is_parameter = isinstance(tensor, nn.Parameter)
         memo[id(tensor)] = nn.Parameter(data, requires_grad=tensor.requires_grad) if is_parameter else data

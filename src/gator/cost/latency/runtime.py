@@ -49,7 +49,7 @@ RUNTIMES: dict[str, Runtime] = {
 def runtime_of(setup: Setup) -> Runtime:
     """The runtime a setup names, checked."""
     if setup.runtime not in RUNTIMES:
-        close = difflib.get_close_matches(setup.runtime, RUNTIMES, n=1)
+        close = difflib.get_close_matches(setup.runtime, RUNTIMES, n=1, cutoff=0.5)
         hint = f"; did you mean {close[0]!r}?" if close else ""
         raise GatorError(f"runtime={setup.runtime!r}; expected {', '.join(map(repr, RUNTIMES))}{hint}")
     found = RUNTIMES[setup.runtime]

@@ -40,9 +40,12 @@ class Setup:
         """Made-up inputs of the right batch and type, on the device."""
         if self.batch is not None and inputs.batch is None:
             raise GatorError(f"batch={self.batch}, but this network takes no other batch than that of its example inputs")
-        call = inputs.random(batch=self.batch)
-        placed: Call = pytree.tree_map(self._placed, call)
-        return placed
+        return self.placed(inputs.random(batch=self.batch))
+
+    def placed(self, call: Call) -> Call:
+        """These inputs on the device, in the type and layout that are asked for."""
+        found: Call = pytree.tree_map(self._placed, call)
+        return found
 
     def _placed(self, leaf: Any) -> Any:
         if not isinstance(leaf, torch.Tensor):

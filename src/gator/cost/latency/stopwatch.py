@@ -13,6 +13,7 @@ from typing import Any, TypeVar
 from torch import distributed as dist
 from torch import nn
 
+from gator.cost.latency.quiet import undisturbed
 from gator.cost.latency.runtime import runtime_of
 from gator.cost.latency.setup import Setup
 from gator.cost.timing import Timing, timed
@@ -41,7 +42,7 @@ class Stopwatch:
 
     def reference(self, network: nn.Module) -> Reference:
         run = self.prepare(network)
-        return Reference(self, run, self.times([run])[0].median_ms)
+        return Reference(self, run, undisturbed(lambda: self.times([run]))[0].median_ms)
 
 
 @dataclass(frozen=True)
@@ -54,8 +55,9 @@ class Reference:
 
     def measured(self, network: nn.Module) -> float:
         """Milliseconds of another network, as they would have been when this one was measured."""
-        own, other = self.stopwatch.times([self.run, self.stopwatch.prepare(network)])
-        return other.median_ms * self.ms / own.median_ms
+        run = self.stopwatch.prepare(network)
+        own, other = undisturbed(lambda: self.stopwatch.times([self.run, run]))
+        return other.quick_ms * self.ms / own.quick_ms
 
 
 def told_by_first(measure: Callable[[], T]) -> T:

@@ -1,0 +1,87 @@
+"""A budget in time against a budget in FLOPs, without training: what is left of ResNet-50's L1 importance at the same speed.
+
+Both objectives close the channels that are worth least for what they cost; one asks a latency table, the other counts FLOPs.
+Once the latency budget is met, the FLOPs budget is moved until its network is measured to be as fast.
+
+    python benchmarks/latency_budget.py --threads 2 --runtime onnxruntime
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+from pathlib import Path
+
+import numpy as np
+import torch
+from stub_torchvision import make_importable
+
+import gator
+from gator import zoo
+
+FLOPS_TRIES = 7
+
+
+def importance(model: torch.nn.Module, graph: gator.Hypergraph, kept: dict[str, list[int]]) -> float:
+    """The share of L1 importance that is kept, every edge scaled to a mean of one (as the criterion does)."""
+    weights = dict(model.named_parameters())
+    total = left = 0.0
+    for edge in graph.edges:
+        values = np.zeros(edge.width)
+        for member in edge.members:
+            layer = member.parameter.rpartition(".")[0]
+            if layer in edge.producers and member.axis == 0 and weights[member.parameter].ndim > 1:
+                values[np.array(member.units)] += weights[member.parameter].detach().abs().flatten(1).sum(1).numpy()
+        values /= values.mean()
+        total += values.sum()
+        left += values[kept.get(edge.name, list(range(edge.width)))].sum()
+    return left / total
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--threads", type=int, default=2)
+    parser.add_argument("--runtime", default="eager")
+    parser.add_argument("--name", default="torchvision:resnet50")
+    parser.add_argument("--shape", default="1,3,224,224")
+    parser.add_argument("--target", type=float, default=0.6)
+    parser.add_argument("--rounds", type=int, default=15)
+    parser.add_argument("--folder", default="runs/latency", help="where the tables are kept")
+    options = parser.parse_args()
+    os.environ["GATOR_CACHE"] = str(Path(options.folder) / "cache")
+    make_importable()
+    torch.manual_seed(0)
+    model = zoo.build(options.name).model.eval()
+    graph = gator.trace(model, torch.zeros([int(size) for size in options.shape.split(",")]))
+    cost = gator.Latency(options.runtime, threads=options.threads, rounds=options.rounds)
+    priced = cost.on(model, graph)
+    whole = priced.reference.ms
+    settings = {"min_width": {edge.name: edge.width // 8 for edge in graph.edges}, "per_cost": True}
+
+    def row(label: str, kept: dict[str, list[int]]) -> float:
+        small = gator.cut(model, graph, kept, keep_class=False, verify=False)
+        share = priced.measured(small) / whole
+        macs = gator.predict_macs(graph, kept) / graph.macs
+        print(f"| {options.runtime} | {label} | {share:.3f} | {macs:.3f} | {importance(model, graph, kept):.4f} |", flush=True)
+        return share
+
+    print(f"{options.name}, {whole:.2f} ms as it is, {cost.setup}\n")
+    print("| runtime | objective | measured latency | MACs | L1 importance kept |")
+    print("| --- | --- | --- | --- | --- |")
+    wanted = row(
+        f"latency {options.target}",
+        gator.one_shot(model, graph, target=options.target, cost=cost, round_to="auto", **settings),
+    )
+    for steps, label in ((1, ""), (priced.block, ", in the same steps")):
+        low, high = 0.1, 1.0
+        for _ in range(FLOPS_TRIES):
+            target = (low + high) / 2
+            kept = gator.one_shot(model, graph, target=target, cost="flops", round_to=steps, **settings)
+            share = row(f"FLOPs {target:.3f}{label}", kept)
+            if abs(share / wanted - 1) < 0.01:
+                break
+            low, high = (low, target) if share > wanted else (target, high)
+
+
+if __name__ == "__main__":
+    main()

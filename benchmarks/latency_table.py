@@ -1,0 +1,223 @@
+"""How far off is a latency table? Networks of random widths, measured and predicted, beside the probe and plain FLOPs.
+
+Every measurement is kept in a folder, so the run may be stopped and goes on; `--minutes` stops it in time.
+
+    python benchmarks/latency_table.py --threads 2 --only resnet56 --runtime eager --minutes 4
+    python benchmarks/latency_table.py --report          # the table, and a scatter plot in latency_table.png
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import sys
+import time
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import torch
+from stub_torchvision import make_importable
+
+import gator
+from gator import zoo
+from gator.cost.latency import quiet
+from gator.cost.latency.build import Builder
+from gator.cost.latency.calibrate import mape, spearman
+from gator.cost.latency.draws import drawn_widths, kept_of
+from gator.cost.latency.quiet import undisturbed
+from gator.cost.latency.segments import segments_of
+from gator.cost.latency.stopwatch import Stopwatch
+from gator.cost.latency.table import network_name
+from gator.cost.timing import timed
+
+NETWORKS = 30
+# Memory that is given back is fetched again page by page, at a cost that depends on what else is in memory.
+KEEP_PAGES = {"MALLOC_TRIM_THRESHOLD_": str(1 << 40), "MALLOC_MMAP_THRESHOLD_": str(1 << 40)}
+SEED = 1234  # not one the tables are calibrated on
+
+
+@dataclass(frozen=True)
+class Case:
+    """A network and the inputs it is measured on."""
+
+    label: str
+    name: str
+    shape: tuple[int, ...]
+
+
+CASES = (
+    Case("resnet56-b128", "cifar:resnet56", (128, 3, 32, 32)),
+    Case("mobilenet_v2-b1", "torchvision:mobilenet_v2", (1, 3, 224, 224)),
+    Case("resnet50-b1", "torchvision:resnet50", (1, 3, 224, 224)),
+    Case("resnet50-b8", "torchvision:resnet50", (8, 3, 224, 224)),
+)
+RUNTIMES = ("eager", "onnxruntime")
+
+
+class OutOfTime(Exception):
+    """The minutes that were asked for are over; what was measured is kept."""
+
+
+class Run:
+    """One network on one runtime; `state` is what is known so far."""
+
+    def __init__(self, case: Case, runtime: str, options: argparse.Namespace, until: float) -> None:
+        self.case, self.until, self.wait_s = case, until, options.wait
+        self.file = Path(options.folder) / f"{case.label}-{runtime}.json"
+        self.state = json.loads(self.file.read_text()) if self.file.is_file() else {"measured": [], "seconds": 0.0}
+        torch.manual_seed(0)
+        self.model = zoo.build(case.name).model.eval()
+        self.graph = gator.trace(self.model, torch.zeros(case.shape))
+        self.cost = gator.Latency(runtime, threads=options.threads, rounds=options.rounds)
+        self.probe = gator.Latency(runtime, "probe", threads=options.threads, rounds=options.rounds)
+        self.widths = drawn_widths(self.graph, options.networks, seed=SEED)
+
+    def save(self) -> None:
+        self.file.parent.mkdir(parents=True, exist_ok=True)
+        self.file.write_text(json.dumps(self.state))
+
+    def check_time(self, *_: object) -> None:
+        if time.time() > self.until:
+            raise OutOfTime
+
+    def go(self) -> None:
+        self._build()
+        self._measure()
+        if "probe" not in self.state:
+            self.check_time()
+            priced = self.probe.on(self.model, self.graph)
+            whole = priced.total([edge.width for edge in self.graph.edges])
+            self.state["probe"] = [priced.total(widths) / whole for widths in self.widths]
+            self.save()
+
+    def _build(self) -> None:
+        start = time.time()
+        path, table = self.cost.found_for(self.graph)
+        try:
+            calibration = Builder(self.model, self.graph, table, path, self.check_time).build()
+        finally:
+            self.state["seconds"] += time.time() - start
+            self.save()
+        self.state["own"] = [calibration.mape, calibration.spearman]
+
+    def _measure(self) -> None:
+        setup = self.cost.setup
+        watch = Stopwatch(setup, self.graph.inputs, 9)
+        measured, whole = self.state["measured"], None
+        while len(measured) < len(self.widths):
+            self.check_time()
+            whole = whole or watch.prepare(gator.cut(self.model, self.graph, {}, keep_class=False, verify=False))
+            some = self.widths[len(measured) : len(measured) + 3]
+            cuts = [gator.cut(self.model, self.graph, kept_of(self.graph, w), keep_class=False, verify=False) for w in some]
+            runs = [whole, *(watch.prepare(network) for network in cuts)]
+            own, *others = undisturbed(lambda: watch.times(runs), tries=4, wait_s=self.wait_s)
+            measured += [[other.quick_ms, own.quick_ms] for other in others]
+            self.save()
+
+    def predictions(self) -> dict[str, np.ndarray]:
+        """Milliseconds by every method, on the day the networks were measured."""
+        wholes = np.median([own for _, own in self.state["measured"]])
+        full = [edge.width for edge in self.graph.edges]
+        _, table = self.cost.found_for(self.graph)
+        priced = self.cost.tabled(self.graph, table, float(wholes))
+        flops = gator.Flops().on(self.model, self.graph)
+        found = {"table": np.array([priced.total(w) for w in self.widths])}
+        if "probe" in self.state:
+            found["probe"] = np.array(self.state["probe"]) * wholes
+        counted = np.array([flops.total(w) for w in self.widths])
+        found["FLOPs"] = counted / flops.total(full) * wholes
+        # With a factor and a constant from the networks that the table was calibrated on.
+        _, *seen = table.timed[network_name(segments_of(self.graph))][:17]
+        shares = np.array([1.0, *(share for _, share in seen)])
+        known = np.array([flops.total(full), *(flops.total(w) for w, _ in seen)])
+        slope, constant = np.linalg.lstsq(np.stack([known / shares, 1 / shares], 1), np.ones(len(shares)), rcond=None)[0]
+        found["FLOPs fitted"] = (slope * counted + constant) * wholes
+        return found
+
+    def measured(self) -> np.ndarray:
+        pairs = np.array(self.state["measured"])
+        return pairs[:, 0] / pairs[:, 1] * np.median(pairs[:, 1])
+
+
+def report(runs: list[Run], folder: Path) -> None:
+    methods = " | ".join(f"{method} MAPE | rank" for method in ("table", "probe", "FLOPs", "FLOPs fitted"))
+    print(f"| network | runtime | networks | {methods} | built in s |")
+    print(f"|{' --- |' * 12}")
+    drawn = []
+    for run in runs:
+        measured = run.measured()
+        cells = []
+        for method, predicted in run.predictions().items():
+            cells.append(f"{mape(predicted, measured):.1%} | {spearman(predicted, measured):.3f}")
+            drawn.append((run, method, predicted, measured))
+        runtime = run.cost.runtime
+        print(f"| {run.case.label} | {runtime} | {len(measured)} | {' | '.join(cells)} | {run.state['seconds']:.0f} |")
+    plot(drawn, folder / "latency_table.png")
+
+
+def plot(drawn: list[tuple[Run, str, np.ndarray, np.ndarray]], path: Path) -> None:
+    import matplotlib
+
+    matplotlib.use("Agg")
+    from matplotlib import pyplot
+
+    labels = list(dict.fromkeys((run.case.label, run.cost.runtime) for run, *_ in drawn))
+    figure, axes = pyplot.subplots(1, len(labels), figsize=(3.4 * len(labels), 3.6), squeeze=False)
+    for axis, label in zip(axes[0], labels, strict=True):
+        for run, method, predicted, measured in drawn:
+            if (run.case.label, run.cost.runtime) == label:
+                axis.scatter(measured, predicted, s=10, label=method, zorder=3 if method == "table" else 2)
+                ends = [0, 1.05 * max(measured)]
+        axis.plot(ends, ends, color="grey", linewidth=0.8)
+        axis.set_title(" ".join(label), fontsize=9)
+        axis.set_xlabel("measured ms")
+    axes[0][0].set_ylabel("predicted ms")
+    axes[0][0].legend(fontsize=8)
+    figure.tight_layout()
+    figure.savefig(path, dpi=120)
+    print(f"\nplotted in {path}")
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--threads", type=int, default=2)
+    parser.add_argument("--rounds", type=int, default=15)
+    parser.add_argument("--networks", type=int, default=NETWORKS)
+    parser.add_argument("--only", default="", help="networks whose label contains this")
+    parser.add_argument("--runtime", default="", help="one runtime only")
+    parser.add_argument("--minutes", type=float, default=1e9, help="stop after so long; run it again to go on")
+    parser.add_argument("--wait", type=float, default=0.0, help="seconds to wait when others disturb a measurement")
+    parser.add_argument("--folder", default="runs/latency", help="where measurements and tables are kept")
+    parser.add_argument(
+        "--cpu-time", action="store_true", help="time of the processor, not of the day: one thread, busy machine"
+    )
+    parser.add_argument("--report", action="store_true", help="only print what is there")
+    options = parser.parse_args()
+    if not KEEP_PAGES.keys() & os.environ.keys():
+        os.execve(sys.executable, [sys.executable, *sys.argv], os.environ | KEEP_PAGES)
+    os.environ["GATOR_CACHE"] = str(Path(options.folder) / "cache")
+    make_importable()
+    if options.cpu_time:
+        options.threads, quiet.MOST = 1, float("inf")
+        timed.__kwdefaults__["clock"] = time.thread_time
+    until = time.time() + 60 * options.minutes
+    runs = []
+    for case in CASES:
+        for runtime in RUNTIMES:
+            if options.only in case.label and options.runtime in ("", runtime):
+                run = Run(case, runtime, options, until)
+                if not options.report:
+                    try:
+                        run.go()
+                    except OutOfTime:
+                        print(f"stopped in {case.label} on {runtime}; run again to go on")
+                        return
+                if len(run.state["measured"]) == len(run.widths):
+                    runs.append(run)
+    report(runs, Path(options.folder))
+
+
+if __name__ == "__main__":
+    main()

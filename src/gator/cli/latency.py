@@ -1,0 +1,113 @@
+"""`gator latency build|show|check`: latency tables made, printed, and held against networks they have not seen."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from gator import zoo
+from gator.cli.inspect import shape_of
+from gator.cost.latency.build import Builder
+from gator.cost.latency.calibrate import mape, spearman
+from gator.cost.latency.check import checked
+from gator.cost.latency.latency import Latency
+from gator.cost.latency.store import cache_folder, read
+from gator.cost.latency.table import Table
+from gator.graph.trace import trace
+
+commands = typer.Typer(help="Latency tables: how long the layers of a network take on this device.", no_args_is_help=True)
+
+Name = Annotated[str, typer.Argument(help="A network by name, as for gator inspect.")]
+Runtime = Annotated[str, typer.Option("--runtime", help="eager, compile, onnxruntime or openvino.")]
+Threads = Annotated[int, typer.Option("--threads", help="Threads; 0 for as many as torch uses.")]
+Batch = Annotated[int, typer.Option("--batch", help="Examples at a time; 0 for that of the example inputs.")]
+Dtype = Annotated[str, typer.Option("--dtype", help="float32, float16, bfloat16 or float64.")]
+ChannelsLast = Annotated[bool, typer.Option("--channels-last", help="PyTorch's channels_last layout.")]
+Device = Annotated[str, typer.Option("--device", help="cpu or cuda.")]
+Input = Annotated[str, typer.Option("--input", help="Shape of the input, for example 1,3,224,224.")]
+File = Annotated[str, typer.Option("--table", help="The file of the table, instead of the one in the cache folder.")]
+
+
+@commands.command("build")
+def build(
+    name: Name,
+    runtime: Runtime = "eager",
+    threads: Threads = 0,
+    batch: Batch = 0,
+    dtype: Dtype = "float32",
+    channels_last: ChannelsLast = False,
+    device: Device = "cpu",
+    input: Input = "",
+    table: File = "",
+) -> None:
+    """Time the layers of a network; what is in the table already stays, and a build that was stopped goes on."""
+    from rich.progress import Progress, TextColumn, TimeElapsedColumn
+
+    cost = Latency(runtime, "table", batch or None, threads or None, channels_last, dtype, device)
+    network = zoo.build(name, example_inputs=shape_of(input) if input else None)
+    graph = trace(network.model, network.example_inputs)
+    path, found = cost.found_for(graph, Path(table) if table else None)
+    with Progress(*Progress.get_default_columns(), TimeElapsedColumn(), TextColumn("{task.fields[what]}")) as bar:
+        task = bar.add_task("timing", what="")
+        builder = Builder(
+            network.model,
+            graph,
+            found,
+            path,
+            lambda done, total, what: bar.update(task, completed=done, total=total, what=what),
+        )
+        calibration = builder.build()
+        bar.update(task, completed=1, total=1, what="done")
+    typer.echo(f"{path}\n{found.key}\n{name}: {calibration.whole_ms:.3g} ms; {calibration}")
+
+
+@commands.command("show")
+def show(
+    table: Annotated[str, typer.Argument(help="The file of a table; without it, all those in the cache folder.")] = "",
+    layers: Annotated[bool, typer.Option("--layers", help="Also what was timed of every layer.")] = False,
+) -> None:
+    """Print what tables there are, what they are of and how far off they were."""
+    paths = [Path(table)] if table else sorted((cache_folder() / "latency").glob("*.json"))
+    if not paths:
+        typer.echo(f"no tables in {cache_folder() / 'latency'}; gator latency build makes one")
+    for path in paths:
+        typer.echo(f"{path}\n{shown(read(path), layers=layers)}\n")
+
+
+def shown(table: Table, *, layers: bool) -> str:
+    """A table for people."""
+    points = sum(len(entry.ms) for entry in table.entries.values())
+    steps = "" if table.steps is None else f"; steps of {table.steps.block} channels, even ones of {table.steps.even}"
+    lines = [f"  {table.key}", f"  {len(table.entries)} kinds of layers at {points} widths{steps}"]
+    lines += [f"  network {name}: {found.whole_ms:.3g} ms; {found}" for name, found in table.calibrations.items()]
+    for entry in table.entries.values() if layers else ():
+        least, most = min(entry.ms.values(), default=0.0), max(entry.ms.values(), default=0.0)
+        lines.append(f"    {entry.title}, up to {entry.whole[0]} -> {entry.whole[1]}: {least:.3g} to {most:.3g} ms")
+    return "\n".join(lines)
+
+
+@commands.command("check")
+def check(
+    name: Name,
+    runtime: Runtime = "eager",
+    threads: Threads = 0,
+    batch: Batch = 0,
+    dtype: Dtype = "float32",
+    channels_last: ChannelsLast = False,
+    device: Device = "cpu",
+    input: Input = "",
+    table: File = "",
+    networks: Annotated[int, typer.Option("--networks", help="How many networks of random widths to measure.")] = 10,
+) -> None:
+    """Measure networks of random widths and print them beside what the table says."""
+    cost = Latency(runtime, "table", batch or None, threads or None, channels_last, dtype, device, table=table)
+    network = zoo.build(name, example_inputs=shape_of(input) if input else None)
+    graph = trace(network.model, network.example_inputs)
+    found = checked(network.model, graph, cost, networks)
+    typer.echo("predicted ms   measured ms   off by")
+    for predicted, measured in found:
+        typer.echo(f"{predicted:12.3f}  {measured:12.3f}  {predicted / measured - 1:+7.1%}")
+    predictions, measurements = zip(*found, strict=True)
+    typer.echo(f"mean error {mape(predictions, measurements):.1%}, rank correlation {spearman(predictions, measurements):.3f}")

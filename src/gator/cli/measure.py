@@ -1,0 +1,79 @@
+"""`gator measure MODEL [--against OTHER]`: what a network costs on this device, beside another one, and where its time goes."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from torch import nn
+
+from gator import zoo
+from gator.cli.inspect import shape_of
+from gator.cli.latency import Batch, ChannelsLast, Device, Dtype, Input, Runtime, Threads
+from gator.cost.denormals import denormals_of
+from gator.cost.latency.runtime import runtime_of
+from gator.cost.latency.setup import made_setup
+from gator.cost.latency.stopwatch import Stopwatch
+from gator.cost.measure import measure as footprint
+from gator.files.save import load
+from gator.graph.inputs import Inputs, describe
+
+
+def measure(
+    name: Annotated[str, typer.Argument(help="A network by name, as for gator inspect.")],
+    against: Annotated[
+        str, typer.Option("--against", help="Another network by name, or a file of gator.save with a cut of the first.")
+    ] = "",
+    runtime: Runtime = "eager",
+    threads: Threads = 0,
+    batch: Batch = 0,
+    dtype: Dtype = "float32",
+    channels_last: ChannelsLast = False,
+    device: Device = "cpu",
+    input: Input = "",
+    rounds: Annotated[int, typer.Option("--rounds", help="How often each is run, in turns.")] = 30,
+    layers: Annotated[int, typer.Option("--layers", help="How many layers to list, the slowest first.")] = 12,
+) -> None:
+    """Multiply-adds, parameters, bytes and time of a network, measured in turns with another one if there is one."""
+    setup = made_setup(runtime, device, threads or None, dtype, channels_last, batch or None)
+    runtime_of(setup)
+    inputs = shape_of(input) if input else None
+    network = zoo.build(name, example_inputs=inputs)
+    models: dict[str, nn.Module] = {name: network.model.eval()}
+    if against:
+        models[against] = _other(against, name, inputs)
+    described = describe(network.example_inputs)
+    watch = Stopwatch(setup, described, rounds)
+    timings = watch.times([watch.prepare(model) for model in models.values()])
+    typer.echo(str(setup))
+    for (label, model), timing in zip(models.items(), timings, strict=True):
+        typer.echo(f"{label}: {footprint(model, network.example_inputs)}, {timing}")
+        found = denormals_of(model, network.example_inputs)
+        if found:
+            typer.echo(f"  {found}")
+    if against:
+        typer.echo(f"{against} takes {timings[1].median_ms / timings[0].median_ms:.3f} of the time of {name}")
+    for label, model in models.items():
+        _breakdown(label, model, watch, described, layers)
+
+
+def _other(against: str, name: str, inputs: object) -> nn.Module:
+    if Path(against).suffix == ".safetensors":
+        return load(against, zoo.build(name, example_inputs=inputs).model).eval()
+    return zoo.build(against, example_inputs=inputs).model.eval()
+
+
+def _breakdown(label: str, model: nn.Module, watch: Stopwatch, inputs: Inputs, most: int) -> None:
+    if not most:
+        return
+    setup = watch.setup
+    with setup.on():
+        found = runtime_of(setup).layers(model, setup.call(inputs), setup, max(watch.rounds // 3, 3))
+    if not found:
+        typer.echo(f"{setup.runtime} does not tell where the time goes; eager, onnxruntime and openvino do")
+        return
+    total = sum(ms for _, ms in found)
+    typer.echo(f"\nwhere the time of {label} goes, the slowest of {len(found)} (timed one by one: {total:.3g} ms)")
+    for layer, ms in sorted(found, key=lambda item: -item[1])[:most]:
+        typer.echo(f"{ms:9.3f} ms {ms / max(total, 1e-9):6.1%}  {layer}")

@@ -1,0 +1,58 @@
+"""Numbers too small for a processor's fast path: a network that holds them can be many times slower on a CPU.
+
+They come from weight decay on channels that have died, and from norms folded into weights. `cut` leaves them out; elsewhere
+they are counted.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from gator.graph.inputs import as_call
+from gator.graph.record import modes_set
+
+
+@dataclass(frozen=True)
+class Denormals:
+    """How many denormal numbers a network holds, and makes from its inputs. False if there are none."""
+
+    weights: int
+    activations: int
+
+    def __bool__(self) -> bool:
+        return self.weights + self.activations > 0
+
+    def __str__(self) -> str:
+        return (
+            f"{self.weights:,} weights and {self.activations:,} activations are denormal numbers, which are slow on a CPU: "
+            "gator.cut leaves such weights out, torch.set_flush_denormal(True) turns both to zero"
+        )
+
+
+def denormals_of(model: nn.Module, example_inputs: Any) -> Denormals:
+    """Counted in eval mode, with the outputs of all layers of one forward pass."""
+    args, kwargs = as_call(example_inputs)
+    seen = [0]
+
+    def count(_: nn.Module, __: Any, output: Any) -> None:
+        seen[0] += _count(output) if isinstance(output, Tensor) else 0
+
+    hooks = [module.register_forward_hook(count) for module in model.modules() if not any(True for _ in module.children())]
+    try:
+        with modes_set(model, False), torch.inference_mode():
+            model(*args, **kwargs)
+    finally:
+        for hook in hooks:
+            hook.remove()
+    tensors = {id(tensor): tensor for tensor in [*model.parameters(), *model.buffers()]}
+    return Denormals(sum(_count(tensor) for tensor in tensors.values()), seen[0])
+
+
+def _count(tensor: Tensor) -> int:
+    if not tensor.dtype.is_floating_point:
+        return 0
+    return int(((tensor != 0) & (tensor.abs() < torch.finfo(tensor.dtype).tiny)).sum())

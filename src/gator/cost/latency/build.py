@@ -1,0 +1,189 @@
+"""Building a table for a network: steps, then layers over the grid, then whole networks; saved as it goes.
+
+Whatever is in the table already is not timed again, so a build that was stopped goes on where it was.
+"""
+
+from __future__ import annotations
+
+import itertools
+import logging
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import torch
+from torch import nn
+
+from gator.cost.latency.calibrate import applied, fitted, mape, spearman
+from gator.cost.latency.draws import drawn_widths, kept_of
+from gator.cost.latency.grid import Entry, Point
+from gator.cost.latency.part import Part
+from gator.cost.latency.predict import Layers
+from gator.cost.latency.quiet import undisturbed
+from gator.cost.latency.runtime import runtime_of
+from gator.cost.latency.segments import Segment, segments_of
+from gator.cost.latency.steps import fine_widths, steps_of
+from gator.cost.latency.stopwatch import Run, Stopwatch
+from gator.cost.latency.store import write
+from gator.cost.latency.table import Calibration, Table, network_name
+from gator.cost.timing import timed
+from gator.graph.hypergraph import Hypergraph
+from gator.graph.macs import macs
+from gator.surgery.cut import cut
+
+NETWORKS, UNSEEN = 16, 8  # of random widths: to fit to, and to test on
+_OWN_WEIGHT = 4
+_AT_ONCE = 8
+_STEP_GROUPS = 3  # groups of layers that are asked for steps
+_WIDE = 8  # channels: less has no steps to show
+_WORTH_MS = 40.0  # of timing for every point of a grid
+log = logging.getLogger("gator")
+Progress = Callable[[int, int, str], None]  # done, of how many, what
+
+
+def _logged(done: int, total: int, what: str) -> None:
+    if total and (done * 20) // total != ((done - 1) * 20) // total:
+        log.info("latency table: %d of %d, %s", done, total, what)
+
+
+@dataclass
+class Builder:
+    """Times what a table lacks for one network, and writes the table down after every few measurements."""
+
+    model: nn.Module
+    graph: Hypergraph
+    table: Table
+    path: Path
+    progress: Progress = _logged
+    networks: int = NETWORKS
+    unseen: int = UNSEEN
+
+    def __post_init__(self) -> None:
+        self.setup = self.table.key.setup
+        self.runtime = runtime_of(self.setup)
+        self.segments = segments_of(self.graph)
+        self.name = network_name(self.segments)
+        self.watch = Stopwatch(self.setup, self.graph.inputs, 7)
+
+    def build(self) -> Calibration:
+        """The calibration of this network, made now or before."""
+        self.time_layers()
+        if self.name not in self.table.calibrations:
+            self._time_networks()
+            self.table.calibrations[self.name] = self._calibrated()
+            write(self.table, self.path)
+        return self.table.calibrations[self.name]
+
+    # Steps.
+
+    def _nothing(self) -> float:
+        """Milliseconds of a network that has one number to look at."""
+        with self.setup.on():
+            run = self.runtime.prepare(nn.ReLU(), self.setup.placed(((torch.zeros(1, 1, 1, 1),), {})), self.setup)
+            return undisturbed(lambda: timed([run], rounds=200))[0].quick_ms
+
+    def _steps(self) -> list[dict[int, float]]:
+        """Times of neighbouring widths, on either side of the largest layer of every group."""
+        assert self.graph.analysed is not None
+        program = self.graph.analysed.programs[1].program
+        chosen: dict[str, tuple[int, Segment]] = {}
+        for segment in self.segments:
+            cost = macs(program.calls[segment.anchor], lambda v: program.values[v].shape)
+            if max(segment.whole) >= _WIDE and cost > chosen.get(segment.group, (0, segment))[0]:
+                chosen[segment.group] = (cost, segment)
+        largest = sorted(chosen.values(), key=lambda item: -item[0])[:_STEP_GROUPS]
+        sides = [(segment, side) for _, segment in largest for side in (0, 1) if segment.whole[side] >= _WIDE]
+        series = []
+        for done, (segment, side) in enumerate(sides):
+            self.progress(done, len(sides), f"steps of {segment.title}")
+            widths = fine_widths(segment.whole[side])
+            points = [(w, segment.whole[1]) if side == 0 else (segment.whole[0], w) for w in widths]
+            series.append(dict(zip(widths, self._times(segment, points), strict=True)))
+        return series
+
+    # Layers.
+
+    def missing(self) -> dict[tuple[str, Point], Segment]:
+        """Entries that are still to be finished, by kind and widths: those that no finished one covers, the widest first."""
+        found: dict[tuple[str, Point], Segment] = {}
+        for segment in sorted(self.segments, key=lambda segment: segment.whole, reverse=True):
+            wider = any(s.kind == segment.kind and Entry("", "", s.whole).covers(segment.whole) for s in found.values())
+            if not wider and self.table.entry_for(segment) is None:
+                found[segment.kind, segment.whole] = segment
+        return found
+
+    def time_layers(self) -> None:
+        """Steps and layers, without whole networks."""
+        if self.table.steps is None:
+            self.table.call_ms = self._nothing()
+            self.table.steps = steps_of(self._steps())
+            write(self.table, self.path)
+        steps = self.table.steps
+        todo = self.missing()
+        for key, segment in todo.items():
+            self.table.entries.setdefault(key, Entry(segment.kind, segment.title, segment.whole))
+        total, done = sum(len(self.table.entries[key].missing(steps)) for key in todo), 0
+        for key, segment in todo.items():
+            entry = self.table.entries[key]
+            for some in _chunks(entry.missing(steps), _AT_ONCE):
+                self.progress(done, total, segment.title)
+                entry.ms.update(zip(some, self._times(segment, some), strict=True))
+                done += len(some)
+            write(self.table, self.path)
+
+    def _times(self, segment: Segment, points: Sequence[Point]) -> list[float]:
+        part = Part(self.model, self.graph, segment)
+        with self.setup.on():
+            runs = [self.runtime.prepare(*part.built(*point, self.setup), self.setup) for point in points]
+            first = timed(runs, rounds=1, warmup=2)
+            rounds = int(np.clip(_WORTH_MS * len(runs) / max(sum(t.median_ms for t in first), 1e-3), 5, 25))
+            found = undisturbed(lambda: timed(runs, rounds=rounds, warmup=1))
+            return [max(timing.quick_ms, 1e-6) for timing in found]
+
+    # Networks.
+
+    def _drawn(self) -> Iterator[list[int]]:
+        """Widths of the networks to fit to and, last, to test on; half of them in full blocks."""
+        assert self.table.steps is not None
+        for count, seed in ((self.networks, 1), (self.unseen, 2)):
+            rough = drawn_widths(self.graph, count - count // 2, seed=seed)
+            full = drawn_widths(self.graph, count // 2, seed=seed + 100, block=self.table.steps.block)
+            pairs = itertools.zip_longest(rough, full)
+            yield from ([int(w) for w in widths] for pair in pairs for widths in pair if widths is not None)
+
+    def _time_networks(self) -> None:
+        found = self.table.timed.setdefault(self.name, [])
+        drawn = list(self._drawn())
+        whole: Run | None = None
+        while len(found) < len(drawn) + 1:
+            self.progress(len(found), len(drawn) + 1, "whole networks")
+            if whole is None:
+                whole = self.watch.prepare(self._network([edge.width for edge in self.graph.edges]))
+            if not found:  # the network itself, in milliseconds; the others as shares of it, measured in turns with it
+                found.append(([edge.width for edge in self.graph.edges], self.watch.times([whole], 15)[0].quick_ms))
+            some = drawn[len(found) - 1 : len(found) + 2]
+            runs = [whole, *(self.watch.prepare(self._network(widths)) for widths in some)]
+            own, *others = undisturbed(lambda: self.watch.times(runs))
+            found.extend((widths, other.quick_ms / own.quick_ms) for widths, other in zip(some, others, strict=True))
+            write(self.table, self.path)
+
+    def _network(self, widths: Sequence[int]) -> nn.Module:
+        return cut(self.model, self.graph, kept_of(self.graph, widths), keep_class=False, verify=False)
+
+    def _calibrated(self) -> Calibration:
+        layers = Layers(self.graph, self.segments, self.table)
+        (widths, whole_ms), *rest = self.table.timed[self.name]
+        parts = [layers.parts(widths), *(layers.parts(some) for some, _ in rest)]
+        times = [whole_ms, *(share * whole_ms for _, share in rest)]
+        seen = 1 + self.networks
+        # The network itself counts several times: budgets are shares of it.
+        again = _OWN_WEIGHT - 1
+        factors, constant = fitted(parts[:1] * again + parts[:seen], times[:1] * again + times[:seen])
+        predicted = [applied(part, factors, constant) for part in parts[seen:]]
+        error, order = mape(predicted, times[seen:]), spearman(predicted, times[seen:])
+        return Calibration(factors, constant, whole_ms, self.networks, len(predicted), error, order)
+
+
+def _chunks(points: Sequence[Point], size: int) -> Iterator[Sequence[Point]]:
+    return (points[start : start + size] for start in range(0, len(points), size))

@@ -1,0 +1,114 @@
+"""Times of one kind of segment over a grid of channels read and written, and what lies between.
+
+Processors work on blocks of channels: a width that fills its blocks may be faster than a smaller one that does not. So
+there is a grid for widths that do and one for those that do not, on either side, and between its points the time is
+linear in the number of blocks.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from gator.cost.latency.steps import Steps
+from gator.cost.price import Floats
+
+Point = tuple[int, int]  # channels read, channels written; 0 where they never change
+Grid = tuple[Floats, Floats, Floats]  # blocks read, blocks written, milliseconds
+Side = tuple[bool, bool]  # whether the channels read, and those written, fill their blocks
+_LEVELS = (1.0, 2 / 3, 1 / 3)
+_COARSE = (1.0, 1 / 3)
+
+
+def points_of(whole: Point, steps: Steps) -> Iterator[Point]:
+    """The grid for segments up to these widths, each point once."""
+    seen = set()
+    for side in itertools.product((True, False), repeat=2):
+        levels = _LEVELS if side[0] == side[1] else _COARSE
+        rows, columns = (_sizes(size, steps, full, levels) for size, full in zip(whole, side, strict=True))
+        for point in itertools.product(rows, columns):
+            if point not in seen:
+                seen.add(point)
+                yield point
+
+
+def _sizes(whole: int, steps: Steps, full: bool, levels: tuple[float, ...]) -> list[int]:
+    """Widths to time: shares of the whole, and a single block; full blocks, or somewhat less than full."""
+    if whole == 0:
+        return [0]
+    block, blocks = steps.block, steps.blocks(whole)
+    counts = sorted({max(round(blocks * level), 1) for level in levels} | ({1} if levels is _LEVELS else set()))
+    sizes = [min(count * block - (0 if full else (3 * block) // 8), whole) for count in counts]
+    return sorted({size for size in sizes if size > 0 and steps.fills(size) == full})
+
+
+@dataclass
+class Entry:
+    """What was timed of one kind of segment, up to the widths `whole`."""
+
+    kind: str
+    title: str
+    whole: Point
+    ms: dict[Point, float] = field(default_factory=dict)
+    _grids: dict[tuple[Steps, Side], Grid] = field(default_factory=dict, repr=False, compare=False)
+
+    def covers(self, whole: Point) -> bool:
+        return all((mine == 0) == (other == 0) and mine >= other for mine, other in zip(self.whole, whole, strict=True))
+
+    def missing(self, steps: Steps) -> list[Point]:
+        """Points of the grid that are still to be timed."""
+        return [point for point in points_of(self.whole, steps) if point not in self.ms]
+
+    def at(self, point: Point, steps: Steps) -> float:
+        """Milliseconds at these widths."""
+        into, out = point
+        return self._between((steps.fills(into), steps.fills(out)), steps.blocks(into), steps.blocks(out), steps)
+
+    def smooth(self, point: tuple[float, float], steps: Steps) -> float:
+        """As `at` for full blocks, with parts of blocks counted as parts: what a channel costs on average."""
+        return self._between((True, True), point[0] / steps.block, point[1] / steps.block, steps)
+
+    def _between(self, side: Side, into: float, out: float, steps: Steps) -> float:
+        rows, columns, ms = self._grid(side, steps)
+        i, u = _place(rows, into)
+        j, v = _place(columns, out)
+        upper = ms[i, j] * (1 - v) + ms[i, min(j + 1, len(columns) - 1)] * v
+        if i + 1 >= len(rows):
+            return float(upper)
+        lower = ms[i + 1, j] * (1 - v) + ms[i + 1, min(j + 1, len(columns) - 1)] * v
+        return float(upper * (1 - u) + lower * u)
+
+    def _grid(self, side: Side, steps: Steps) -> Grid:
+        if (steps, side) not in self._grids:
+            self._grids[steps, side] = self._made(side, steps)
+        return self._grids[steps, side]
+
+    def _made(self, side: Side, steps: Steps) -> Grid:
+        into, out = side
+        # An axis may be too narrow for a full block, or all widths may fill theirs: then the nearest side there is.
+        for wanted in ((into, out), (into, not out), (not into, out), (not into, not out)):
+            points = [p for p in self.ms if (steps.fills(p[0]), steps.fills(p[1])) == wanted]
+            rows, columns = sorted({p[0] for p in points}), sorted({p[1] for p in points})
+            if points:
+                ms = np.array([[self.ms[row, column] for column in columns] for row in rows])
+                places = [np.array([steps.blocks(n) for n in axis], dtype=np.float64) for axis in (rows, columns)]
+                return places[0], places[1], _rising(_rising(ms, 0), 1)
+        raise AssertionError(f"nothing was timed of {self.title}")
+
+
+def _rising(ms: Floats, axis: int) -> Floats:
+    """More channels never take less time on the same side of a block; where they seem to, it is noise, and is shared out."""
+    up = np.maximum.accumulate(ms, axis=axis)
+    down = np.flip(np.minimum.accumulate(np.flip(ms, axis), axis=axis), axis)
+    return np.asarray((up + down) / 2)
+
+
+def _place(axis: Floats, at: float) -> tuple[int, float]:
+    """The interval a coordinate lies in, and where in it; beyond the ends the last interval goes on."""
+    if len(axis) == 1:
+        return 0, 0.0
+    index = int(np.clip(np.searchsorted(axis, at, side="right") - 1, 0, len(axis) - 2))
+    return index, float((at - axis[index]) / (axis[index + 1] - axis[index]))

@@ -1,0 +1,95 @@
+"""A network priced by a table: the times of its segments at the living widths, added up as its calibration says."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from gator.cost.latency.calibrate import applied
+from gator.cost.latency.grid import Entry, Point
+from gator.cost.latency.segments import Segment
+from gator.cost.latency.table import Calibration, Table
+from gator.cost.price import Floats, Widths, fates_of
+from gator.errors import GatorError
+from gator.graph.hypergraph import Hypergraph
+
+_AT_LEAST = 0.2  # of the time of a layer alone is there inside a network too, however small it is
+_REACH = 1 / 8  # of a width: how far to either side a slope is taken, but at least a block
+
+
+class Layers:
+    """The segments of a network with their entries in a table. A segment that a closed edge makes unnecessary costs nothing."""
+
+    def __init__(self, graph: Hypergraph, segments: tuple[Segment, ...], table: Table) -> None:
+        assert table.steps is not None
+        self.graph, self.segments, self.steps, self.call_ms = graph, segments, table.steps, table.call_ms
+        found = [table.entry_for(segment) for segment in segments]
+        missing = [s.title for s, entry in zip(segments, found, strict=True) if entry is None]
+        if missing:
+            raise GatorError(
+                f"the latency table has no times for {len(missing)} of {len(segments)} layers of this network, such as "
+                f"{missing[0]}\n  Build it for this network: gator latency build."
+            )
+        self.entries: list[Entry] = [entry for entry in found if entry is not None]
+        self._live: dict[tuple[int, ...], frozenset[int]] = {}
+
+    def live(self, widths: Floats) -> frozenset[int]:
+        """The segments that are left, by index."""
+        empty = tuple(np.flatnonzero(widths == 0).tolist())
+        if empty not in self._live:
+            everything = frozenset(range(len(self.segments)))
+            if empty:
+                fate = fates_of(self.graph, [self.graph.edges[index].name for index in empty])[1]
+                everything = frozenset(i for i in everything if self.segments[i].anchor in fate.live)
+            self._live[empty] = everything
+        return self._live[empty]
+
+    def group(self, segment: Segment, sizes: Point) -> str:
+        """What is calibrated together: a runtime may run uneven widths by another kernel and in another layout."""
+        return segment.group if all(map(self.steps.fills, sizes)) else f"{segment.group}, uneven"
+
+    def parts(self, widths: Widths) -> dict[str, float]:
+        """Milliseconds by group of layers."""
+        w = np.asarray(widths, dtype=np.float64)
+        found: dict[str, float] = {}
+        for index in sorted(self.live(w)):
+            segment = self.segments[index]
+            sizes = segment.sizes(widths)
+            group = self.group(segment, sizes)
+            alone = self.entries[index].at(sizes, self.steps)
+            found[group] = found.get(group, 0.0) + max(alone - self.call_ms, _AT_LEAST * alone)
+        return found
+
+
+class Tabled:
+    """Prices from a table."""
+
+    def __init__(self, layers: Layers, calibration: Calibration, today: float = 1.0) -> None:
+        self._layers, self.calibration, self.today, self.block = layers, calibration, today, layers.steps.block
+
+    @staticmethod
+    def measured_today(layers: Layers, calibration: Calibration, whole_ms: float) -> Tabled:
+        """The table was made on another day; the whole network, which is measured today, stands for the difference."""
+        whole = [edge.width for edge in layers.graph.edges]
+        return Tabled(layers, calibration, whole_ms / Tabled(layers, calibration).total(whole))
+
+    def total(self, widths: Widths) -> float:
+        return self.today * applied(self._layers.parts(widths), self.calibration.factors, self.calibration.rest_ms)
+
+    def per_channel(self, widths: Widths) -> Floats:
+        """The slope around the living widths. Blocks are smoothed over: one channel saves nothing, a block of them does."""
+        w = np.asarray(widths, dtype=np.float64)
+        whole = np.array([edge.width for edge in self._layers.graph.edges], dtype=np.float64)
+        reach = np.maximum(self.block, _REACH * w)
+        result = np.zeros(len(w))
+        for index in sorted(self._layers.live(w)):
+            segment, entry = self._layers.segments[index], self._layers.entries[index]
+            factor = self.today * self.calibration.factors.get(segment.group, 1.0)
+            for edge in segment.edges:
+                below, above = w.copy(), w.copy()
+                below[edge], above[edge] = max(w[edge] - reach[edge], 0.0), min(w[edge] + reach[edge], whole[edge])
+                if above[edge] > below[edge]:
+                    change = entry.smooth(segment.exact(above), self._layers.steps) - entry.smooth(
+                        segment.exact(below), self._layers.steps
+                    )
+                    result[edge] += factor * change / (above[edge] - below[edge])
+        return np.maximum(result, 0.0)

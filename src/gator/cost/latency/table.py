@@ -1,0 +1,116 @@
+"""A latency table: everything timed on one device under one setup, as data that goes to JSON and back.
+
+Entries belong to kinds of layers, so networks with the same layers share them. How the layers of a network add up is
+calibrated for each network, and how far off the sum is on networks it has not seen is part of the table.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, field
+from typing import Any
+
+from gator.cost.latency.grid import Entry, Point
+from gator.cost.latency.segments import Segment
+from gator.cost.latency.setup import Setup
+from gator.cost.latency.steps import Steps
+from gator.errors import FileError
+
+FORMAT = 1
+
+
+@dataclass(frozen=True)
+class Key:
+    """What a table is of. Times of another key are times of something else."""
+
+    device: str
+    setup: Setup
+    versions: tuple[tuple[str, str], ...]
+
+    def __str__(self) -> str:
+        return f"{self.device}; {self.setup}; {', '.join(f'{name} {version}' for name, version in self.versions)}"
+
+
+@dataclass(frozen=True)
+class Calibration:
+    """How the layers of one network add up to its time: a factor for every group of layers, and what is there anyway."""
+
+    factors: dict[str, float]
+    rest_ms: float
+    whole_ms: float  # of the network as it is, when it was calibrated
+    networks: int  # of random widths that it was fitted to
+    unseen: int  # and those it was tested on
+    mape: float  # mean absolute percentage error on those, as a share
+    spearman: float  # rank correlation on those
+
+    def __str__(self) -> str:
+        tested = f"off by {self.mape:.1%} on {self.unseen} others, rank correlation {self.spearman:.3f}"
+        return f"fitted to {self.networks} networks; {tested}"
+
+
+@dataclass
+class Table:
+    """Times of layers under one key, the steps the device takes, and calibrations by network."""
+
+    key: Key
+    steps: Steps | None = None
+    call_ms: float = 0.0  # of a network with nothing to do: what a layer alone takes too much
+    entries: dict[tuple[str, Point], Entry] = field(default_factory=dict)
+    timed: dict[str, list[tuple[list[int], float]]] = field(
+        default_factory=dict
+    )  # network -> widths and their share of its time
+    calibrations: dict[str, Calibration] = field(default_factory=dict)
+
+    def entry_for(self, segment: Segment) -> Entry | None:
+        """A finished entry of this kind that reaches as far as the segment; of several the smallest."""
+        steps = self.steps
+        if steps is None:
+            return None
+        alike = [e for (kind, _), e in self.entries.items() if kind == segment.kind and e.covers(segment.whole)]
+        return min((e for e in alike if not e.missing(steps)), key=lambda e: e.whole, default=None)
+
+    def to_json(self) -> str:
+        return json.dumps(
+            {
+                "format": FORMAT,
+                "key": {"device": self.key.device, "setup": asdict(self.key.setup), "versions": dict(self.key.versions)},
+                "steps": None if self.steps is None else asdict(self.steps),
+                "call_ms": self.call_ms,
+                "entries": [
+                    {"kind": e.kind, "title": e.title, "whole": e.whole, "ms": [[*point, ms] for point, ms in e.ms.items()]}
+                    for e in self.entries.values()
+                ],
+                "timed": self.timed,
+                "calibrations": {name: asdict(found) for name, found in self.calibrations.items()},
+            },
+            indent=1,
+        )
+
+    @staticmethod
+    def from_json(text: str, where: str) -> Table:
+        try:
+            data: Any = json.loads(text)
+            if data["format"] > FORMAT:
+                raise FileError(f"{where} has format {data['format']}, this version reads up to {FORMAT}; upgrade gator")
+            key = data["key"]
+            entries = [
+                Entry(e["kind"], e["title"], (e["whole"][0], e["whole"][1]), {(a, b): float(ms) for a, b, ms in e["ms"]})
+                for e in data["entries"]
+            ]
+            return Table(
+                Key(key["device"], Setup(**key["setup"]), tuple(sorted(key["versions"].items()))),
+                None if data["steps"] is None else Steps(**data["steps"]),
+                float(data["call_ms"]),
+                {(entry.kind, entry.whole): entry for entry in entries},
+                {name: [(list(widths), float(share)) for widths, share in found] for name, found in data["timed"].items()},
+                {name: Calibration(**found) for name, found in data["calibrations"].items()},
+            )
+        except (KeyError, TypeError, ValueError, AttributeError, IndexError) as error:
+            raise FileError(f"{where} is not a latency table: {type(error).__name__}: {error}") from error
+
+
+def network_name(segments: Sequence[Segment]) -> str:
+    """The same for networks that are divided alike and have the same widths."""
+    return hashlib.sha256("\n".join(f"{s.kind} {s.whole}" for s in segments).encode()).hexdigest()[:16]

@@ -1,0 +1,93 @@
+"""A runtime that takes as long as it says, by a clock that only it moves: arithmetic without noise."""
+
+from __future__ import annotations
+
+import torch
+from torch import nn
+
+import gator
+
+BLOCK = 8
+
+
+class Clock:
+    """Stands still until somebody works."""
+
+    now = 0.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+CLOCK = Clock()
+
+
+class Fake:
+    """Works on blocks of eight channels: a convolution takes in-blocks times out-blocks microseconds a pixel and 10 anyway."""
+
+    version = "1.0"
+    inside = 1.0  # what a layer takes inside a network, against alone
+
+    def __init__(self) -> None:
+        self.prepared = 0
+        self.breaks_after = 10**9
+
+    def check(self, setup) -> None:
+        """It can do anything."""
+
+    def versions(self) -> dict[str, str]:
+        return {"fake": self.version}
+
+    def ms(self, network: nn.Module, call) -> float:
+        spent = []
+
+        def count(module, _, output) -> None:
+            if isinstance(module, nn.Conv2d):
+                blocks = -(-module.in_channels // BLOCK) * -(-module.out_channels // BLOCK)
+                spent.append(10 + blocks * output.shape[0] * output.shape[2] * output.shape[3])
+            if isinstance(module, nn.Linear):
+                spent.append(10 + -(-module.in_features // BLOCK))
+
+        hooks = [module.register_forward_hook(count) for module in network.modules()]
+        network.eval()(*call[0], **call[1])
+        for hook in hooks:
+            hook.remove()
+        return 1e-3 * sum(spent) * (self.inside if len(spent) > 1 else 1.0)
+
+    def prepare(self, network, call, setup):
+        self.prepared += 1
+        if self.prepared > self.breaks_after:
+            raise KeyboardInterrupt
+        seconds = 1e-3 * self.ms(network, call)
+
+        def run() -> None:
+            CLOCK.now += seconds
+
+        return run
+
+    def layers(self, network, call, setup, rounds):
+        return [("everything", self.ms(network, call))]
+
+
+class Small(nn.Module):
+    """Two residual blocks of 64 channels with 48 inside, and a head."""
+
+    def __init__(self, wide: int = 64, inner: int = 48) -> None:
+        super().__init__()
+        self.stem = nn.Conv2d(3, wide, 3, padding=1)
+        self.first, self.second = (
+            nn.Sequential(nn.Conv2d(wide, inner, 3, padding=1), nn.ReLU(), nn.Conv2d(inner, wide, 3, padding=1)) for _ in "ab"
+        )
+        self.head = nn.Linear(wide, 10)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        x = torch.relu(self.stem(x))
+        x = torch.relu(x + self.first(x))
+        x = torch.relu(x + self.second(x))
+        return self.head(x.mean((2, 3)))
+
+
+def small(wide: int = 64, inner: int = 48) -> tuple[nn.Module, torch.Tensor, gator.Hypergraph]:
+    torch.manual_seed(0)
+    model, x = Small(wide, inner).eval(), torch.zeros(2, 3, 8, 8)
+    return model, x, gator.trace(model, x)

@@ -1,0 +1,121 @@
+"""Budgets in milliseconds: met by what is measured, refused before training if they cannot be."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+from fakes import BLOCK, small
+
+import gator
+from gator.cost.budget import parse_target
+from gator.gates.correct import corrected
+
+
+@pytest.mark.parametrize("method", ["table", "probe"])
+@pytest.mark.parametrize("target", [0.6, "relative"])
+def test_one_shot_meets_the_measured_budget(fake, method, target) -> None:
+    model, x, graph = small()
+    whole = fake.ms(model, ((x,), {}))
+    asked = f"{0.6 * whole:.6f} ms" if target == "relative" else target
+    cost = gator.Latency("fake", method, threads=1)
+    kept = gator.one_shot(model, graph, "l1", target=asked, cost=cost, round_to=4)
+    measured = fake.ms(gator.cut(model, graph, kept), ((x,), {}))
+    assert measured <= 0.6 * whole
+    assert measured >= 0.6 * whole * 0.85  # blocks of this small network are a tenth of its time
+
+
+def test_pruner_meets_the_measured_budget(fake) -> None:
+    """Layers take 1.3 times as long inside the network as alone."""
+    fake.inside = 1.3
+    model, x, _ = small()
+    whole = fake.ms(model, ((x,), {}))
+    cost = gator.Latency("fake", threads=1)
+    pruner = gator.Pruner(model, x, cost=cost, target=0.6, steps=30, gamma=1.0, round_to="auto")
+    assert pruner.whole_cost == pytest.approx(whole, rel=1e-6)
+    assert pruner.unit == "ms"
+    model.train()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+    for _ in range(30):
+        loss = model(torch.randn(4, 3, 8, 8)).square().mean() + pruner.loss()
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+        pruner.step(lr=0.01)
+    assert pruner.finished
+    assert all(len(channels) % BLOCK == 0 for channels in pruner.kept.values())
+    assert fake.ms(pruner.cut(), ((x,), {})) <= 0.6 * whole
+
+
+def test_round_to_auto_needs_steps() -> None:
+    model, x, graph = small()
+    with pytest.raises(gator.GatorError, match='round_to="auto" needs a cost that shows steps'):
+        gator.one_shot(model, graph, target=0.5, cost="flops", round_to="auto")
+    with pytest.raises(gator.GatorError, match="round_to='each'; expected a whole number"):
+        gator.Pruner(model, x, alpha=1.0, round_to="each")
+
+
+def test_a_budget_below_what_can_be_reached_says_the_lowest(fake) -> None:
+    model, x, _ = small()
+    cost = gator.Latency("fake", threads=1)
+    with pytest.raises(gator.GatorError, match=r"target of 0.001 ms cannot be reached: .* 0\.\d+ ms are left"):
+        gator.Pruner(model, x, cost=cost, target="1 us", steps=10)
+
+
+def test_corrections_by_hand() -> None:
+    """Predictions that are a quarter too low are moved until what is measured is within the tolerance."""
+    order = np.zeros(1000, bool)
+
+    def attempt(wanted: float) -> np.ndarray:
+        alive = order.copy()
+        alive[: int(wanted)] = True
+        return alive
+
+    alive = corrected(attempt, lambda a: 1.25 * a.sum() + 20, 500.0, tolerance=0.03, unit="ms")
+    assert 485 <= 1.25 * alive.sum() + 20 <= 500
+    with pytest.raises(gator.GatorError, match=r"the lowest measured of .* was 900 ms"):
+        corrected(attempt, lambda a: 900.0, 500.0, tolerance=0.03, unit="ms")
+
+
+@pytest.mark.parametrize(("text", "ms"), [("5 ms", 5.0), ("5MS", 5.0), ("250 us", 0.25), ("0.002 s", 2.0)])
+def test_times_are_read(text, ms) -> None:
+    assert parse_target(text, 10.0, "ms") == pytest.approx(ms)
+
+
+@pytest.mark.parametrize(("text", "unit"), [("5 ms", "MACs"), ("5 MMACs", "ms"), ("4 MB", "ms")])
+def test_units_are_not_mixed(text, unit) -> None:
+    with pytest.raises(gator.GatorError, match=f"but the cost is counted in {unit}"):
+        parse_target(text, 10.0, unit)
+
+
+@pytest.mark.parametrize("text", ["5 kms", "5 Gs", "5", "ms"])
+def test_times_have_no_prefixes(text) -> None:
+    with pytest.raises(gator.GatorError, match="cannot be read"):
+        parse_target(text, 10.0, "ms")
+
+
+def test_probe_by_hand(fake) -> None:
+    """Half of an edge of 48 channels saves 3 of 6 blocks, with 8 on either side; the sum is scaled to the whole."""
+    model, x, graph = small()
+    priced = gator.Latency("fake", "probe", threads=1).on(model, graph)
+    saved = [4 * (1 + 4 * 6) * 128 + 4, 3 * 16 * 128, 3 * 16 * 128]
+    slopes = np.array(saved) / np.array([32, 24, 24])
+    whole = fake.ms(model, ((x,), {}))
+    assert priced.per_channel([64, 48, 48]) == pytest.approx(slopes * whole / (slopes @ [64, 48, 48]), rel=1e-6)
+    assert priced.total([64, 48, 48]) == pytest.approx(whole)
+
+
+def test_shrinking_does_not_calibrate_again(fake) -> None:
+    model, x, _ = small()
+    pruner = gator.Pruner(model, x, cost=gator.Latency("fake", threads=1), alpha=1.0)
+    before = pruner.priced.total([40, 24, 24])
+    with torch.no_grad():
+        pruner.gates.alive[8:16] = False
+    fake.prepared = 0
+    pruner.shrink_()
+    assert fake.prepared == 1  # the smaller network itself
+    assert [edge.width for edge in pruner.graph.edges] == [56, 48, 48]
+    assert pruner.priced.total([40, 24, 24]) == pytest.approx(before)
+    state = pruner.state_dict()
+    pruner.load_state_dict(state)
+    assert pruner.priced.total([40, 24, 24]) == pytest.approx(before)

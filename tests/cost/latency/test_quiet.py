@@ -1,0 +1,38 @@
+"""Measurements that were disturbed are made again."""
+
+from __future__ import annotations
+
+import itertools
+import time
+
+import pytest
+
+from gator.cost.latency import quiet
+
+
+def measured(monkeypatch, *others: float) -> tuple[int, int]:
+    """Which measurement counts, and how many were made, when others took these seconds of a processor meanwhile."""
+    readings = itertools.chain.from_iterable((0.0, seconds) for seconds in others)
+    monkeypatch.setattr(quiet, "_busy_seconds", lambda: next(readings))
+    monkeypatch.setattr(time, "process_time", lambda: 0.0)
+    monkeypatch.setattr(time, "perf_counter", itertools.count().__next__)  # every measurement takes a second
+    made = itertools.count(1)
+    found = quiet.undisturbed(lambda: next(made), tries=3)
+    return found, next(made) - 1
+
+
+def test_the_first_quiet_one_counts(monkeypatch) -> None:
+    assert measured(monkeypatch, 0.01) == (1, 1)
+    assert measured(monkeypatch, 1.5, 0.02, 0.0) == (2, 2)
+
+
+def test_else_the_one_that_was_disturbed_least(monkeypatch) -> None:
+    assert measured(monkeypatch, 1.5, 0.5, 0.9) == (2, 3)
+
+
+@pytest.mark.parametrize("text", ["", "cpu one two"])
+def test_where_nobody_knows_the_first_one_counts(monkeypatch, tmp_path, text) -> None:
+    (tmp_path / "stat").write_text(text)
+    monkeypatch.setattr(quiet, "_STAT", tmp_path / "stat")
+    made = itertools.count(1)
+    assert quiet.undisturbed(lambda: next(made)) == 1

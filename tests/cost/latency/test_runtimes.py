@@ -1,0 +1,174 @@
+"""Runtimes: each runs the network it is given, says what it cannot do, and leaves everything as it was."""
+
+from __future__ import annotations
+
+import sys
+import time
+
+import pytest
+import torch
+from fakes import CLOCK, small
+from torch import nn
+
+import gator
+from gator.cost.denormals import denormals_of
+from gator.cost.latency.draws import kept_of
+from gator.cost.latency.onnx_runtime import written_as_onnx
+from gator.cost.latency.part import Part
+from gator.cost.latency.runtime import RUNTIMES, runtime_of
+from gator.cost.latency.segments import segments_of
+from gator.cost.latency.setup import made_setup
+from gator.cost.timing import timed
+
+
+def setup(name: str, **settings):
+    given = {"device": "cpu", "threads": 1, "dtype": "float32", "channels_last": False, "batch": None, **settings}
+    return made_setup(name, **given)
+
+
+@pytest.mark.parametrize("name", ["eager", "onnxruntime", "openvino"])
+def test_networks_run_and_say_where_their_time_goes(name) -> None:
+    if name != "eager":
+        pytest.importorskip(name)
+    model, _, graph = small()
+    here = setup(name, batch=3)
+    found = runtime_of(here)
+    before = torch.get_num_threads()
+    with here.on():
+        call = here.call(graph.inputs)
+        assert call[0][0].shape == (3, 3, 8, 8)
+        result = found.prepare(model, call, here)()
+        layers = found.layers(model, call, here, 2)
+        expected = model(*call[0])
+    first = {"eager": lambda: result, "onnxruntime": lambda: result[0], "openvino": lambda: next(iter(result.values()))}[name]()
+    assert torch.allclose(torch.as_tensor(first), expected, atol=1e-4)
+    assert len(layers) >= 6
+    assert all(ms >= 0 for _, ms in layers)
+    assert torch.get_num_threads() == before
+    assert not any(module._forward_hooks for module in model.modules())
+    assert found.versions()
+
+
+def test_channels_last_and_types() -> None:
+    model, _, graph = small()
+    here = setup("eager", channels_last=True, dtype=torch.bfloat16)
+    call = here.call(graph.inputs)
+    assert call[0][0].is_contiguous(memory_format=torch.channels_last)
+    assert RUNTIMES["eager"].prepare(model, call, here)().dtype == torch.bfloat16
+    assert model.stem.weight.dtype == torch.float32
+    assert not model.stem.weight.is_contiguous(memory_format=torch.channels_last)
+
+
+@pytest.mark.parametrize("case", ["whole", "narrow"])
+def test_a_segment_computes_what_it_computes_inside_the_network(case) -> None:
+    """Its output, from the inputs it has inside the cut network."""
+    model, _, graph = small()
+    widths = [64, 48, 48] if case == "whole" else [40, 21, 48]
+    network = gator.cut(model, graph, kept_of(graph, widths))
+    seen = {}
+    network.first[0].register_forward_hook(lambda m, args, out: seen.update(x=args[0], y=out))
+    network(torch.randn(2, 3, 8, 8))
+    segment = segments_of(graph)[1]
+    part, _ = Part(model, graph, segment).built(*segment.sizes(widths), setup("eager"))
+    (result,) = part(seen["x"])
+    assert torch.allclose(result, torch.relu(seen["y"]), atol=1e-6)
+
+
+@pytest.mark.parametrize(
+    ("settings", "words"),
+    [
+        (
+            {"runtime": "onnx"},
+            "runtime='onnx'; expected 'eager', 'compile', 'onnxruntime', 'openvino'; did you mean 'onnxruntime'",
+        ),
+        ({"method": "guess"}, "method='guess'; expected 'table' or 'probe'"),
+        ({"threads": 0}, "threads=0; expected a whole number"),
+        ({"batch": 1.5}, "batch=1.5; expected a whole number"),
+        ({"dtype": "int8"}, "dtype='int8'; expected one of float32"),
+        ({"device": "tpu"}, "device='tpu'; expected 'cpu' or 'cuda'"),
+        ({"rounds": 0}, "rounds=0; expected"),
+        ({"runtime": "onnxruntime", "channels_last": True}, "which chooses its own layout"),
+        ({"runtime": "onnxruntime", "dtype": "bfloat16"}, "expected float32 or float16"),
+        ({"other_device": True}, "other_device=True needs table="),
+    ],
+)
+def test_wrong_settings_are_refused_at_once(settings, words) -> None:
+    with pytest.raises(gator.GatorError) as raised:
+        gator.Latency(**settings)
+    assert words in str(raised.value)
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="there is a CUDA device")
+def test_no_cuda_device() -> None:
+    with pytest.raises(gator.GatorError, match="finds no CUDA device"):
+        gator.Latency(device="cuda")
+
+
+@pytest.mark.parametrize(
+    ("name", "package", "extra"), [("onnxruntime", "onnxruntime", "onnx"), ("openvino", "openvino", "openvino")]
+)
+def test_a_missing_extra_is_named(name, package, extra, monkeypatch) -> None:
+    monkeypatch.setitem(sys.modules, package, None)
+    with pytest.raises(gator.MissingExtraError, match=rf"torch-gator\[{extra}\]"):
+        gator.Latency(name)
+
+
+def test_a_batch_the_network_does_not_take() -> None:
+    class Fixed(nn.Module):
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return x.reshape(2, 12).sum(1)
+
+    graph = gator.trace(nn.Sequential(nn.Conv2d(3, 3, 1), Fixed()), torch.zeros(2, 3, 2, 2))
+    with pytest.raises(gator.GatorError, match="takes no other batch"):
+        setup("eager", batch=5).call(graph.inputs)
+
+
+def test_outliers_are_counted() -> None:
+    late = iter([1.0] * 12 + [50.0] + [1.0] * 7)
+
+    def run() -> None:
+        CLOCK.now += next(late) / 1e3
+
+    (found,) = timed([run], rounds=20, warmup=0, clock=CLOCK)
+    assert found.median_ms == pytest.approx(1.0)
+    assert found.outliers == 1
+    assert "1 of 20 rounds far off" in str(found)
+
+
+def test_denormals_are_counted_and_do_not_survive_a_cut() -> None:
+    """A cut network with denormal weights is no slower than its dense parent without them, and computes the same."""
+    torch.manual_seed(0)
+    wide = nn.Sequential(
+        nn.Conv2d(16, 64, 3, padding=1, bias=False), nn.ReLU(), nn.Conv2d(64, 16, 3, padding=1, bias=False)
+    ).eval()
+    x = torch.randn(4, 16, 24, 24)
+    with torch.no_grad():
+        wide[2].weight[:, :, 0] = 1e-41
+    graph = gator.trace(wide, x)
+    found = denormals_of(wide, x)
+    assert found.weights == 64 * 16 * 3
+    assert "set_flush_denormal" in str(found)
+    narrow = gator.cut(wide, graph, {"0": range(56)})
+    assert denormals_of(narrow, x).weights == 0
+    assert denormals_of(wide, x).weights == found.weights  # the model itself is left as it was
+    clean = gator.cut(wide, graph, {})
+    with torch.inference_mode():
+        # Processor time, of the one thread that tests have: nobody else's work is in it.
+        dense, small_ = timed([lambda: clean(x), lambda: narrow(x)], rounds=15, clock=time.thread_time)
+    assert small_.quick_ms < 1.3 * dense.quick_ms  # where denormals are slow, several times as long with them
+
+
+def test_the_older_exporter_failing_leaves_it_to_the_newer(monkeypatch) -> None:
+    pytest.importorskip("onnxruntime")
+    asked = []
+    real = torch.onnx.export
+
+    def export(*args, dynamo, **kwargs):
+        asked.append(dynamo)
+        if not dynamo:
+            raise RuntimeError("no such operator")
+        return real(*args, dynamo=dynamo, **kwargs)
+
+    monkeypatch.setattr(torch.onnx, "export", export)
+    assert written_as_onnx(nn.Linear(3, 2), ((torch.zeros(1, 3),), {}))
+    assert asked == [False, True]

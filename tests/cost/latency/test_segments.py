@@ -1,0 +1,58 @@
+"""Segments put together again are the network, whatever it is made of; and each can be built at other widths."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from networks import CASES
+from torch.utils import _pytree as pytree
+
+import gator
+from gator.cost.latency.grid import points_of
+from gator.cost.latency.part import Part
+from gator.cost.latency.segments import segments_of
+from gator.cost.latency.setup import made_setup
+from gator.cost.latency.steps import Steps
+from gator.graph.inputs import as_call
+from gator.graph.program import Ref
+
+SETUP = made_setup("eager", "cpu", 1, "float32", False, None)
+
+
+# Circular padding writes into views of a tensor that another segment reads: the pieces run, but not one after the other.
+WRITTEN_THROUGH_VIEWS = ("padding_modes",)
+
+
+@pytest.mark.parametrize("name", [name for name in CASES if name not in WRITTEN_THROUGH_VIEWS])
+def test_segments_put_together_are_the_network(name) -> None:
+    model, inputs, _ = CASES[name]()
+    model.eval()
+    graph = gator.trace(model, inputs)
+    program = graph.analysed.programs[1].program
+    args, kwargs = as_call(inputs)
+    tensors = [leaf for leaf in pytree.tree_leaves((args, kwargs)) if isinstance(leaf, torch.Tensor)]
+    values = dict(zip(program.inputs, (tensor.clone() for tensor in tensors), strict=True))
+    waiting = list(segments_of(graph))
+    with torch.no_grad():
+        while waiting:
+            ready = [segment for segment in waiting if all(value in values for value in segment.inputs)]
+            assert ready, f"{waiting[0].name} waits for what nobody makes"
+            for segment in ready:
+                network, _ = Part(model, graph, segment).built(*segment.whole, SETUP)
+                values.update(zip(segment.outputs, network(*(values[v].clone() for v in segment.inputs)), strict=True))
+                waiting.remove(segment)
+        expected = [leaf for leaf in pytree.tree_leaves(model(*args, **kwargs)) if isinstance(leaf, torch.Tensor)]
+    found = [values[leaf.id] for leaf in program.outputs[0] if isinstance(leaf, Ref) and leaf.id in values]
+    for one, other in zip(found, expected, strict=False):
+        assert torch.allclose(one, other, rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_segments_run_at_other_widths(name) -> None:
+    model, inputs, _ = CASES[name]()
+    graph = gator.trace(model.eval(), inputs)
+    for segment in segments_of(graph):
+        for point in sorted(points_of(segment.whole, Steps(4, 2))):
+            network, call = Part(model, graph, segment).built(*point, SETUP)
+            with torch.no_grad():
+                network(*call[0])

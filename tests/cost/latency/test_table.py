@@ -1,0 +1,198 @@
+"""Tables on a runtime without noise: what they predict, what is timed when, and which ones are refused."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+from fakes import BLOCK, small
+
+import gator
+from gator.cost.latency import store
+from gator.cost.latency.build import Builder
+from gator.cost.latency.draws import drawn_widths, kept_of
+from gator.cost.latency.grid import Entry, points_of
+from gator.cost.latency.segments import segments_of
+from gator.cost.latency.steps import Steps, steps_of
+from gator.cost.latency.table import Table
+
+
+def cost(**settings) -> gator.Latency:
+    return gator.Latency("fake", threads=1, **settings)
+
+
+def file(fake) -> Path:
+    (found,) = (store.cache_folder() / "latency").glob("*.json")
+    return found
+
+
+def test_layers_are_divided_with_what_follows_them() -> None:
+    _, _, graph = small()
+    segments = segments_of(graph)
+    assert [s.name for s in segments] == ["stem", "first.0", "first.2", "second.0", "second.2", "head"]
+    assert segments[0].whole == (0, 64)
+    assert segments[1].whole == (64, 48)
+    assert segments[1].kind == segments[3].kind
+    assert segments[2].kind != segments[4].kind  # the mean belongs to the last one
+    assert segments[1].sizes([10, 20, 30]) == (10, 20)
+    assert "conv2d 3x3 to 8x8 + add + relu" in segments[2].title
+
+
+def test_a_kind_does_not_depend_on_widths() -> None:
+    one, other = segments_of(small()[2]), segments_of(small(40, 20)[2])
+    assert [s.kind for s in one] == [s.kind for s in other]
+    assert [s.whole for s in one] != [s.whole for s in other]
+
+
+@pytest.mark.parametrize("inside", [1.0, 1.3])
+def test_predictions_are_exact_where_there_is_no_noise(fake, inside) -> None:
+    fake.inside = inside
+    model, x, graph = small()
+    priced = cost().on(model, graph)
+    assert priced.block == BLOCK
+    for widths in [*drawn_widths(graph, 5, seed=7), *drawn_widths(graph, 5, seed=8, block=BLOCK)]:
+        network = gator.cut(model, graph, kept_of(graph, widths), verify=False)
+        assert priced.total(widths) == pytest.approx(fake.ms(network, ((x,), {})), rel=0.02)
+        assert priced.measured(network) == pytest.approx(fake.ms(network, ((x,), {})), rel=1e-6)
+
+
+def test_a_block_that_is_gone_costs_nothing(fake) -> None:
+    model, x, graph = small()
+    priced = cost().on(model, graph)
+    kept = {"second.0": []}
+    network = gator.cut(model, graph, kept)
+    widths = [len(kept.get(edge.name, range(edge.width))) for edge in graph.edges]
+    assert priced.total(widths) == pytest.approx(fake.ms(network, ((x,), {})), rel=0.02)
+
+
+def test_a_channel_costs_its_share_of_a_block(fake) -> None:
+    """One more of the 48 inside channels of a block: 8 blocks of inputs, 8 of outputs, 128 pixels."""
+    model, _, graph = small()
+    prices = cost().on(model, graph).per_channel([64, 48, 48])
+    assert prices[1] == pytest.approx((8 + 8) * 128 / BLOCK * 1e-3, rel=0.02)
+    assert prices[0] == pytest.approx((1 + 4 * 6) * 128 / BLOCK * 1e-3, rel=0.1)  # and the head
+
+
+def test_what_is_timed_is_kept(fake) -> None:
+    model, _, graph = small()
+    first = cost().on(model, graph)
+    counted, fake.prepared = fake.prepared, 0
+    second = cost().on(model, graph)
+    assert counted > 100
+    assert fake.prepared == 1  # the network itself
+    assert first.total([40, 20, 30]) == pytest.approx(second.total([40, 20, 30]))
+
+
+def test_a_narrower_network_uses_the_same_layers(fake) -> None:
+    model, _, graph = small()
+    cost().on(model, graph)
+    entries = json.loads(file(fake).read_text())["entries"]
+    fake.prepared = 0
+    model, _, graph = small(40, 20)
+    cost().on(model, graph)
+    assert json.loads(file(fake).read_text())["entries"] == entries
+    assert fake.prepared <= 1 + 1 + 24  # whole networks alone
+
+
+def test_a_build_that_was_stopped_goes_on(fake) -> None:
+    model, _, graph = small()
+    fake.breaks_after = 150
+    with pytest.raises(KeyboardInterrupt):
+        cost().on(model, graph)
+    before = json.loads(file(fake).read_text())
+    timed = sum(len(entry["ms"]) for entry in before["entries"])
+    assert before["steps"]["block"] == BLOCK
+    assert timed > 0
+    fake.breaks_after, fake.prepared = 10**9, 0
+    told = []
+    path, table = cost().found_for(graph)
+    Builder(model, graph, table, path, lambda *what: told.append(what)).build()
+    assert fake.prepared < 150
+    assert told[0][:2] == (0, sum(len(e.ms) for e in table.entries.values()) - timed)
+    assert told[-1][2] == "whole networks"
+
+
+def test_to_json_and_back(fake) -> None:
+    model, _, graph = small()
+    cost().on(model, graph)
+    text = file(fake).read_text()
+    table = Table.from_json(text, "here")
+    assert json.loads(table.to_json()) == json.loads(text)
+    (calibration,) = table.calibrations.values()
+    assert calibration.unseen == 8
+    assert calibration.mape < 0.02
+    assert calibration.spearman > 0.99
+
+
+def test_a_table_of_another_device_is_refused_unless_one_insists(fake, tmp_path) -> None:
+    model, _, graph = small()
+    here = cost().on(model, graph)
+    data = json.loads(file(fake).read_text())
+    data["key"]["device"] = "a much faster one"
+    (tmp_path / "theirs.json").write_text(json.dumps(data))
+    fake.prepared = 0
+    with pytest.raises(gator.GatorError, match=r"is of another device: a much faster one, here it is .*\n.*other_device=True"):
+        cost(table=tmp_path / "theirs.json").on(model, graph)
+    priced = cost(table=tmp_path / "theirs.json", other_device=True).on(model, graph)
+    assert fake.prepared == 0
+    assert priced.total([40, 20, 30]) == pytest.approx(here.total([40, 20, 30]))
+    assert not hasattr(priced, "measured")
+    with pytest.raises(gator.GatorError, match="no calibration of this network"):
+        cost(table=tmp_path / "theirs.json", other_device=True).on(*small(40, 20)[::2])
+
+
+def test_other_versions_have_a_table_of_their_own(fake) -> None:
+    _, _, graph = small()
+    one, _ = cost().found_for(graph)
+    fake.version = "2.0"
+    other, _ = cost().found_for(graph)
+    assert one != other
+
+
+def test_files_that_are_no_tables(tmp_path, fake) -> None:
+    model, _, graph = small()
+    with pytest.raises(gator.FileError, match="there is no latency table"):
+        cost(table=tmp_path / "none.json").on(model, graph)
+    (tmp_path / "bad.json").write_text('{"format": 1}')
+    with pytest.raises(gator.FileError, match="is not a latency table"):
+        cost(table=tmp_path / "bad.json").on(model, graph)
+    (tmp_path / "new.json").write_text('{"format": 99}')
+    with pytest.raises(gator.FileError, match="upgrade gator"):
+        cost(table=tmp_path / "new.json").on(model, graph)
+
+
+def test_grid_by_hand() -> None:
+    """Full blocks on either side, widths that do not fill theirs, and a few of both kinds."""
+    steps = Steps(8, 8)
+    points = list(points_of((0, 48), steps))
+    assert [p for p in points if p[1] % 8 == 0] == [(0, 8), (0, 16), (0, 32), (0, 48)]
+    assert sorted(p for p in points if p[1] % 8) == [(0, 5), (0, 13), (0, 29), (0, 45)]
+    assert list(points_of((0, 3), Steps(1, 1))) == [(0, 1), (0, 2), (0, 3)]
+    assert list(points_of((0, 48), Steps(8, 1))) == [(0, 8), (0, 16), (0, 32), (0, 48)]  # all widths are as good
+    entry = Entry("k", "title", (0, 48), {p: float(-(-p[1] // 8)) + (0.5 if p[1] % 8 else 0.0) for p in points})
+    assert entry.at((0, 40), steps) == pytest.approx(5.0)
+    assert entry.at((0, 33), steps) == pytest.approx(5.5)
+    assert entry.smooth((0, 20), steps) == pytest.approx(2.5)
+    assert entry.covers((0, 40))
+    assert not entry.covers((3, 40))
+
+
+def test_more_channels_never_take_less_time() -> None:
+    steps = Steps(8, 8)
+    noisy = Entry("k", "title", (0, 48), {p: 1.0 + (0.2 if p[1] == 32 else 0.0) for p in points_of((0, 48), steps)})
+    times = [noisy.at((0, width), steps) for width in (8, 16, 24, 32, 40, 48)]
+    assert times == sorted(times)
+
+
+@pytest.mark.parametrize(("block", "even"), [(1, 1), (4, 1), (8, 1), (8, 4), (8, 8), (16, 1), (32, 4)])
+def test_steps_are_found_under_noise(block, even) -> None:
+    """Widths that are not even take a fifth longer than the full block."""
+    noise = np.random.default_rng(0)
+
+    def time(width: int) -> float:
+        return (1.0 + -(-width // block) * block) * (1.2 if width % even else 1.0) * noise.normal(1, 0.01)
+
+    series = [{w: time(w) for w in range(first, first + 32)} for first in (33, 65, 97)]
+    assert steps_of(series) == Steps(block, even)
