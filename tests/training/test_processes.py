@@ -59,8 +59,9 @@ def test_two_processes_agree_on_every_mask(per, tmp_path) -> None:
 
 def test_two_processes_take_a_run_up_again(tmp_path) -> None:
     args = ("prune", "digits", *set_options("run.checkpoint_seconds=0"), "--out")
-    assert torchrun(*args, str(tmp_path / "whole"), folder=tmp_path).returncode == 0
-    assert torchrun(*args, str(tmp_path / "run"), folder=tmp_path).returncode == 0
+    for name in ("whole", "run"):
+        done = torchrun(*args, str(tmp_path / name), folder=tmp_path)
+        assert done.returncode == 0, done.stderr[-3000:]
     kept = sorted((tmp_path / "run" / "checkpoints").iterdir())
     kept[-1].unlink()  # as if it had been killed in the last phase
     for name in ("result.json", "result.txt", "round-1.safetensors"):

@@ -105,10 +105,10 @@ def test_ctrl_c_saves_and_the_rest_is_the_same(phase, tmp_path) -> None:
         if moment.phase == phase and moment.step == (moment.steps - 2):
             signal.raise_signal(signal.SIGINT)
 
-    folder = tmp_path / "stopped"
+    folder, handler = tmp_path / "stopped", signal.getsignal(signal.SIGINT)
     with pytest.raises(gator.RunError, match=r"stopped; .*step-.* is written. Go on with: gator prune --resume .*stopped"):
         gator.run(short_recipe("finetune.distill=0.5"), folder=folder, watch=Recording(stop))
-    assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
+    assert signal.getsignal(signal.SIGINT) is handler
     again = gator.resume(folder)
     assert again.rounds[0].figures.accuracy == whole.rounds[0].figures.accuracy
     assert tensors_of(folder / "round-1.safetensors") == tensors_of(tmp_path / "whole" / "round-1.safetensors")

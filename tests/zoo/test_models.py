@@ -118,7 +118,7 @@ def test_a_network_from_a_file(tmp_path) -> None:
     ("name", "words"),
     [
         ("cifar:resnet21", "cifar has no 'resnet21'; did you mean resnet"),
-        ("resnet50", "expected cifar:NAME, torchvision:NAME"),
+        ("resnet50", "expected cifar:NAME, digits:NAME, torchvision:NAME"),
         ("torchvision:resnet5", "torchvision has no 'resnet5'; did you mean resnet50"),
         ("timm:levit_128", None),
         ("timm:levit", "timm has no 'levit'"),

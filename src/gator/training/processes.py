@@ -34,6 +34,7 @@ class Processes:
         cpu = settings.device == "cpu" or not any(here.values())
         if settings.precision == "fp16" and cpu:
             raise RecipeError("run.precision = 'fp16' needs a GPU; on the CPU use 'bf16' or 'no'")
+        self._group_is_ours = not dist.is_initialized()
         self._accelerator = accelerate.Accelerator(cpu=cpu, mixed_precision=settings.precision)
         self._threads = torch.get_num_threads()
         if settings.threads:
@@ -140,8 +141,12 @@ class Processes:
         self._accelerator.wait_for_everyone()
 
     def close(self) -> None:
-        """Forget the precision and the number of threads, so that another run in this process may have others."""
+        """Forget the precision and the number of threads, so that another run in this process may have others; and part from
+        the other processes in good order, if it was this run that met them."""
         from accelerate.state import AcceleratorState
 
         torch.set_num_threads(self._threads)
-        AcceleratorState._reset_state(reset_partial_state=self.count == 1)
+        ours = self._group_is_ours and dist.is_initialized()
+        AcceleratorState._reset_state(reset_partial_state=ours or self.count == 1)
+        if ours:
+            dist.destroy_process_group()
