@@ -14,6 +14,7 @@ from pathlib import Path
 
 import numpy as np
 import torch
+from latency_table import use_cpu_time
 from stub_torchvision import make_importable
 
 import gator
@@ -47,7 +48,13 @@ def main() -> None:
     parser.add_argument("--target", type=float, default=0.6)
     parser.add_argument("--rounds", type=int, default=15)
     parser.add_argument("--folder", default="runs/latency", help="where the tables are kept")
+    parser.add_argument(
+        "--cpu-time", action="store_true", help="time of the processor, not of the day: one thread, busy machine"
+    )
     options = parser.parse_args()
+    if options.cpu_time:
+        options.threads = 1
+        use_cpu_time()
     os.environ["GATOR_CACHE"] = str(Path(options.folder) / "cache")
     make_importable()
     torch.manual_seed(0)
