@@ -29,6 +29,8 @@ bench: .venv/dev
 	$(BIN)/python benchmarks/loader.py
 	$(BIN)/python benchmarks/run.py
 	$(BIN)/python benchmarks/latency_table.py
+	$(BIN)/python benchmarks/latency_budget.py --runtime eager
+	$(BIN)/python benchmarks/latency_budget.py --runtime onnxruntime
 
 zoo: .venv/dev
 	$(BIN)/python benchmarks/zoo.py

@@ -3,7 +3,7 @@
 Both objectives close the channels that are worth least for what they cost; one asks a latency table, the other counts FLOPs.
 Once the latency budget is met, the FLOPs budget is moved until its network is measured to be as fast.
 
-    python benchmarks/latency_budget.py --threads 2 --runtime onnxruntime
+    python benchmarks/latency_budget.py --runtime onnxruntime
 """
 
 from __future__ import annotations
@@ -14,7 +14,6 @@ from pathlib import Path
 
 import numpy as np
 import torch
-from latency_table import use_cpu_time
 from stub_torchvision import make_importable
 
 import gator
@@ -41,20 +40,14 @@ def importance(model: torch.nn.Module, graph: gator.Hypergraph, kept: dict[str, 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--threads", type=int, default=2)
+    parser.add_argument("--threads", type=int, default=1)
     parser.add_argument("--runtime", default="eager")
     parser.add_argument("--name", default="torchvision:resnet50")
     parser.add_argument("--shape", default="1,3,224,224")
     parser.add_argument("--target", type=float, default=0.6)
-    parser.add_argument("--rounds", type=int, default=15)
+    parser.add_argument("--rounds", type=int, default=30)
     parser.add_argument("--folder", default="runs/latency", help="where the tables are kept")
-    parser.add_argument(
-        "--cpu-time", action="store_true", help="time of the processor, not of the day: one thread, busy machine"
-    )
     options = parser.parse_args()
-    if options.cpu_time:
-        options.threads = 1
-        use_cpu_time()
     os.environ["GATOR_CACHE"] = str(Path(options.folder) / "cache")
     make_importable()
     torch.manual_seed(0)

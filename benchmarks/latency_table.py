@@ -2,7 +2,7 @@
 
 Every measurement is kept in a folder, so the run may be stopped and goes on; `--minutes` stops it in time.
 
-    python benchmarks/latency_table.py --threads 2 --only resnet56 --runtime eager --minutes 4
+    python benchmarks/latency_table.py --threads 1 --only resnet56 --runtime eager --minutes 4
     python benchmarks/latency_table.py --report          # the table, and a scatter plot in latency_table.png
 """
 
@@ -11,7 +11,6 @@ from __future__ import annotations
 import argparse
 import json
 import os
-import sys
 import time
 from dataclasses import dataclass
 from pathlib import Path
@@ -22,7 +21,6 @@ from stub_torchvision import make_importable
 
 import gator
 from gator import zoo
-from gator.cost.latency import quiet
 from gator.cost.latency.build import Builder
 from gator.cost.latency.calibrate import mape, spearman
 from gator.cost.latency.draws import drawn_widths, kept_of
@@ -30,12 +28,11 @@ from gator.cost.latency.quiet import undisturbed
 from gator.cost.latency.segments import segments_of
 from gator.cost.latency.stopwatch import Stopwatch
 from gator.cost.latency.table import network_name
-from gator.cost.timing import timed
+from gator.cost.timing import rounds_worth
 
 NETWORKS = 30
-# Memory that is given back is fetched again page by page, at a cost that depends on what else is in memory.
-KEEP_PAGES = {"MALLOC_TRIM_THRESHOLD_": str(1 << 40), "MALLOC_MMAP_THRESHOLD_": str(1 << 40)}
-SEED = 1234  # not one the tables are calibrated on
+WORTH_MS = 2000  # of timing for every network
+SEED = 20261116  # not one the tables are calibrated on
 
 
 @dataclass(frozen=True)
@@ -56,12 +53,6 @@ CASES = (
 RUNTIMES = ("eager", "onnxruntime")
 
 
-def use_cpu_time() -> None:
-    """Time of the processor from here on: for one thread on a machine that others work on."""
-    quiet.MOST = float("inf")
-    timed.__kwdefaults__["clock"] = time.thread_time
-
-
 class OutOfTime(Exception):
     """The minutes that were asked for are over; what was measured is kept."""
 
@@ -72,12 +63,18 @@ class Run:
     def __init__(self, case: Case, runtime: str, options: argparse.Namespace, until: float) -> None:
         self.case, self.until, self.wait_s = case, until, options.wait
         self.file = Path(options.folder) / f"{case.label}-{runtime}.json"
-        self.state = json.loads(self.file.read_text()) if self.file.is_file() else {"measured": [], "seconds": 0.0}
+        new = {"measured": [], "seconds": 0.0, "of": [SEED, options.threads, options.networks]}
+        self.state = json.loads(self.file.read_text()) if self.file.is_file() else new
+        if self.state["of"] != new["of"]:
+            raise SystemExit(
+                f"{self.file} holds another run (seed, threads, networks: {self.state['of']}); give another --folder"
+            )
         torch.manual_seed(0)
         self.model = zoo.build(case.name).model.eval()
         self.graph = gator.trace(self.model, torch.zeros(case.shape))
         self.cost = gator.Latency(runtime, threads=options.threads, rounds=options.rounds)
-        self.probe = gator.Latency(runtime, "probe", threads=options.threads, rounds=options.rounds)
+        rounds = options.rounds if case.shape[0] == 1 else options.rounds // 3  # one network an edge takes long enough
+        self.probe = gator.Latency(runtime, "probe", threads=options.threads, rounds=rounds)
         self.widths = drawn_widths(self.graph, options.networks, seed=SEED)
 
     def save(self) -> None:
@@ -118,7 +115,9 @@ class Run:
             some = self.widths[len(measured) : len(measured) + 3]
             cuts = [gator.cut(self.model, self.graph, kept_of(self.graph, w), keep_class=False, verify=False) for w in some]
             runs = [whole, *(watch.prepare(network) for network in cuts)]
-            own, *others = undisturbed(lambda: watch.times(runs), tries=4, wait_s=self.wait_s)
+            with setup.on():
+                rounds = rounds_worth(runs, WORTH_MS)
+            own, *others = undisturbed(lambda: watch.times(runs, rounds), tries=4, wait_s=self.wait_s)
             measured += [[other.quick_ms, own.quick_ms] for other in others]
             self.save()
 
@@ -127,9 +126,9 @@ class Run:
         wholes = np.median([own for _, own in self.state["measured"]])
         full = [edge.width for edge in self.graph.edges]
         _, table = self.cost.found_for(self.graph)
-        priced = self.cost.tabled(self.graph, table, float(wholes))
+        priced = self.cost.tabled(self.graph, table)
         flops = gator.Flops().on(self.model, self.graph)
-        found = {"table": np.array([priced.total(w) for w in self.widths])}
+        found = {"table": np.array([priced.total(w) for w in self.widths]) / priced.total(full) * wholes}
         if "probe" in self.state:
             found["probe"] = np.array(self.state["probe"]) * wholes
         counted = np.array([flops.total(w) for w in self.widths])
@@ -169,17 +168,18 @@ def plot(drawn: list[tuple[Run, str, np.ndarray, np.ndarray]], path: Path) -> No
     matplotlib.use("Agg")
     from matplotlib import pyplot
 
-    labels = list(dict.fromkeys((run.case.label, run.cost.runtime) for run, *_ in drawn))
-    figure, axes = pyplot.subplots(1, len(labels), figsize=(3.4 * len(labels), 3.6), squeeze=False)
-    for axis, label in zip(axes[0], labels, strict=True):
-        for run, method, predicted, measured in drawn:
-            if (run.case.label, run.cost.runtime) == label:
-                axis.scatter(measured, predicted, s=10, label=method, zorder=3 if method == "table" else 2)
-                ends = [0, 1.05 * max(measured)]
+    labels = list(dict.fromkeys(run.case.label for run, *_ in drawn))
+    runtimes = list(dict.fromkeys(run.cost.runtime for run, *_ in drawn))
+    size = (3.4 * len(labels), 3.4 * len(runtimes))
+    figure, axes = pyplot.subplots(len(runtimes), len(labels), figsize=size, squeeze=False)
+    for run, method, predicted, measured in drawn:
+        axis = axes[runtimes.index(run.cost.runtime)][labels.index(run.case.label)]
+        axis.scatter(measured, predicted, s=10, label=method, zorder=3 if method == "table" else 2)
+        ends = [0, 1.05 * max(measured)]
         axis.plot(ends, ends, color="grey", linewidth=0.8)
-        axis.set_title(" ".join(label), fontsize=9)
-        axis.set_xlabel("measured ms")
-    axes[0][0].set_ylabel("predicted ms")
+        axis.set_title(f"{run.case.label}, {run.cost.runtime}", fontsize=9)
+        axis.set_xlabel("measured ms", fontsize=8)
+        axis.set_ylabel("predicted ms", fontsize=8)
     axes[0][0].legend(fontsize=8)
     figure.tight_layout()
     figure.savefig(path, dpi=120)
@@ -188,7 +188,7 @@ def plot(drawn: list[tuple[Run, str, np.ndarray, np.ndarray]], path: Path) -> No
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--threads", type=int, default=2)
+    parser.add_argument("--threads", type=int, default=1)
     parser.add_argument("--rounds", type=int, default=15)
     parser.add_argument("--networks", type=int, default=NETWORKS)
     parser.add_argument("--only", default="", help="networks whose label contains this")
@@ -196,18 +196,10 @@ def main() -> None:
     parser.add_argument("--minutes", type=float, default=1e9, help="stop after so long; run it again to go on")
     parser.add_argument("--wait", type=float, default=0.0, help="seconds to wait when others disturb a measurement")
     parser.add_argument("--folder", default="runs/latency", help="where measurements and tables are kept")
-    parser.add_argument(
-        "--cpu-time", action="store_true", help="time of the processor, not of the day: one thread, busy machine"
-    )
     parser.add_argument("--report", action="store_true", help="only print what is there")
     options = parser.parse_args()
-    if not KEEP_PAGES.keys() & os.environ.keys():
-        os.execve(sys.executable, [sys.executable, *sys.argv], os.environ | KEEP_PAGES)
     os.environ["GATOR_CACHE"] = str(Path(options.folder) / "cache")
     make_importable()
-    if options.cpu_time:
-        options.threads = 1
-        use_cpu_time()
     until = time.time() + 60 * options.minutes
     runs = []
     for case in CASES:

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import json
+import re
 import sys
 from pathlib import Path
 
 import pytest
 import torch
+from training.small import set_options
 from typer.testing import CliRunner
 
 import gator
@@ -20,6 +23,7 @@ from fakes import CLOCK, Fake
 from gator.cost.latency import runtime
 from gator.cost.timing import timed
 
+FAKE = Fake()
 FACTORY = """
 import torch
 from fakes import Small
@@ -31,7 +35,7 @@ def make():
 
 @pytest.fixture
 def typed(monkeypatch, tmp_path):
-    monkeypatch.setitem(runtime.RUNTIMES, "fake", Fake())
+    monkeypatch.setitem(runtime.RUNTIMES, "fake", FAKE)
     monkeypatch.setattr(timed, "__kwdefaults__", {**timed.__kwdefaults__, "clock": CLOCK})
     monkeypatch.setenv("GATOR_CACHE", str(tmp_path / "cache"))
     (tmp_path / "net.py").write_text(FACTORY)
@@ -75,3 +79,52 @@ def test_measure_beside_a_cut(typed, tmp_path) -> None:
     assert "takes 0." in result.output
     assert result.output.count("where the time of") == 2
     assert "everything" in result.output
+
+
+def test_measure_against_itself_and_what_is_wrong(typed) -> None:
+    result = typed("measure", "NET", "--against", "NET", "--runtime", "fake", "--threads", "1", "--batch", "4")
+    assert result.exit_code == 0, result.output
+    assert "takes 1.000 of the time" in result.output
+    assert result.output.startswith("fake, cpu, 1 thread, float32, batch 4 of 3x8x8\n")
+    assert "--rounds 0; expected 1 or more" in str(typed("measure", "NET", "--rounds", "0").exception)
+    assert "takes other inputs" in str(typed("measure", "NET", "--against", "cifar:resnet20").exception)
+
+
+class TestPrune:
+    """A run whose cost is a latency."""
+
+    def run(self, typed, tmp_path, *args: str):
+        changes = "train.epochs=0", "latency.threads=1", "prune.round_to=auto", "prune.gamma=1.0"
+        return typed(
+            "prune", "--cost", "latency", "--runtime", "fake", *args, *set_options(*changes), "--out", str(tmp_path / "run")
+        )
+
+    @pytest.mark.parametrize("budget", ["share", "ms"])
+    def test_the_budget_is_met_by_what_is_measured(self, typed, tmp_path, budget) -> None:
+        model = zoo.build("digits:resnet").model
+        whole = FAKE.ms(model, ((torch.zeros(2, 1, 8, 8),), {}))
+        result = self.run(typed, tmp_path, "--target", "0.6" if budget == "share" else f"{0.6 * whole:.4f} ms")
+        assert result.exit_code == 0, result.output
+        found = json.loads((tmp_path / "run" / "result.json").read_text())
+        after = found["rounds"][0]["figures"]["latency_ms"]
+        assert "latency table: " in result.output
+        assert found["before"]["latency_ms"] == pytest.approx(whole)
+        assert 0.97 * 0.6 * whole <= after <= 0.6 * whole
+        assert found["timed_under"] == "fake, cpu, 1 thread, float32, batch 2 of 1x8x8"
+        small = gator.load(tmp_path / "run" / "round-1.safetensors", model)
+        assert FAKE.ms(small, ((torch.zeros(2, 1, 8, 8),), {})) == pytest.approx(after)
+
+    @pytest.mark.parametrize(
+        ("args", "words"),
+        [
+            (("--target", "1 us"), r"target of 0.001 ms cannot be reached: .* ms are left"),
+            (("--target", "4 MB"), "is given in bytes, but the cost is counted in ms"),
+            (("--target", "0.6", "--runtime", "warp"), "runtime='warp'; expected 'eager'"),
+            (("--target", "0.6", "--set", "latency.table=none.json"), "there is no latency table at none.json"),
+        ],
+    )
+    def test_what_cannot_be_is_said_before_training(self, typed, tmp_path, args, words) -> None:
+        result = self.run(typed, tmp_path, *args)
+        assert isinstance(result.exception, gator.GatorError)
+        assert re.search(words, str(result.exception))
+        assert not (tmp_path / "run").exists()

@@ -81,7 +81,7 @@ def shown(table: Table, *, layers: bool) -> str:
     points = sum(len(entry.ms) for entry in table.entries.values())
     steps = "" if table.steps is None else f"; steps of {table.steps.block} channels, even ones of {table.steps.even}"
     lines = [f"  {table.key}", f"  {len(table.entries)} kinds of layers at {points} widths{steps}"]
-    lines += [f"  network {name}: {found.whole_ms:.3g} ms; {found}" for name, found in table.calibrations.items()]
+    lines += [f"  {found.title}: {found.whole_ms:.3g} ms; {found}" for found in table.calibrations.values()]
     for entry in table.entries.values() if layers else ():
         least, most = min(entry.ms.values(), default=0.0), max(entry.ms.values(), default=0.0)
         lines.append(f"    {entry.title}, up to {entry.whole[0]} -> {entry.whole[1]}: {least:.3g} to {most:.3g} ms")

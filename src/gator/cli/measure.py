@@ -16,6 +16,7 @@ from gator.cost.latency.runtime import runtime_of
 from gator.cost.latency.setup import made_setup
 from gator.cost.latency.stopwatch import Stopwatch
 from gator.cost.measure import measure as footprint
+from gator.errors import GatorError
 from gator.files.save import load
 from gator.graph.inputs import Inputs, describe
 
@@ -38,30 +39,37 @@ def measure(
     """Multiply-adds, parameters, bytes and time of a network, measured in turns with another one if there is one."""
     setup = made_setup(runtime, device, threads or None, dtype, channels_last, batch or None)
     runtime_of(setup)
+    if rounds < 1:
+        raise GatorError(f"--rounds {rounds}; expected 1 or more")
     inputs = shape_of(input) if input else None
     network = zoo.build(name, example_inputs=inputs)
-    models: dict[str, nn.Module] = {name: network.model.eval()}
-    if against:
-        models[against] = _other(against, name, inputs)
     described = describe(network.example_inputs)
+    models: list[tuple[str, nn.Module]] = [(name, network.model.eval())]
+    if against:
+        models.append((against, _other(against, name, described, inputs)))
     watch = Stopwatch(setup, described, rounds)
-    timings = watch.times([watch.prepare(model) for model in models.values()])
-    typer.echo(str(setup))
-    for (label, model), timing in zip(models.items(), timings, strict=True):
-        typer.echo(f"{label}: {footprint(model, network.example_inputs)}, {timing}")
-        found = denormals_of(model, network.example_inputs)
+    timings = watch.times([watch.prepare(model) for _, model in models])
+    typer.echo(watch.conditions)
+    args, kwargs = described.random(batch=setup.batch)
+    call = args or kwargs
+    for (label, model), timing in zip(models, timings, strict=True):
+        typer.echo(f"{label}: {footprint(model, call)}, {timing}")
+        found = denormals_of(model, call)
         if found:
             typer.echo(f"  {found}")
     if against:
         typer.echo(f"{against} takes {timings[1].median_ms / timings[0].median_ms:.3f} of the time of {name}")
-    for label, model in models.items():
+    for label, model in models:
         _breakdown(label, model, watch, described, layers)
 
 
-def _other(against: str, name: str, inputs: object) -> nn.Module:
+def _other(against: str, name: str, described: Inputs, inputs: object) -> nn.Module:
     if Path(against).suffix == ".safetensors":
         return load(against, zoo.build(name, example_inputs=inputs).model).eval()
-    return zoo.build(against, example_inputs=inputs).model.eval()
+    other = zoo.build(against, example_inputs=inputs)
+    if describe(other.example_inputs).leaves != described.leaves:
+        raise GatorError(f"{against} takes other inputs than {name}; give both the same with --input")
+    return other.model.eval()
 
 
 def _breakdown(label: str, model: nn.Module, watch: Stopwatch, inputs: Inputs, most: int) -> None:

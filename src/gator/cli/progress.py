@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import os
 import sys
 import time
@@ -17,6 +18,26 @@ def watch_for() -> PlainWatch:
     if os.environ.get("RANK", "0") != "0":
         return PlainWatch(speaks=False)
     return BarWatch() if sys.stdout.isatty() else PlainWatch()
+
+
+class Heard(logging.Handler):
+    """What the library logs, such as how far a latency table is, said as the view says things; for one block of code."""
+
+    def __init__(self, watch: PlainWatch) -> None:
+        super().__init__(logging.INFO)
+        self._watch, self._log = watch, logging.getLogger("gator")
+
+    def emit(self, record: logging.LogRecord) -> None:
+        self._watch.note(record.getMessage())
+
+    def __enter__(self) -> None:
+        self._level = self._log.level
+        self._log.addHandler(self)
+        self._log.setLevel(logging.INFO)
+
+    def __exit__(self, *_: object) -> None:
+        self._log.removeHandler(self)
+        self._log.setLevel(self._level)
 
 
 class PlainWatch(Watch):

@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from gator.cli.progress import watch_for
+from gator.cli.progress import Heard, watch_for
 from gator.errors import RecipeError
 
 
@@ -15,6 +15,13 @@ def prune(
     recipe: Annotated[
         str, typer.Argument(help="A file, or the name of a shipped recipe. Without it: a small network on handwritten digits.")
     ] = "digits",
+    cost: Annotated[str, typer.Option("--cost", help="What to save: flops, memory or latency (prune.cost).")] = "",
+    target: Annotated[
+        str, typer.Option("--target", help='How much of it to keep: 0.6, or "300 MMACs", "4 MB", "5 ms" (prune.target).')
+    ] = "",
+    runtime: Annotated[
+        str, typer.Option("--runtime", help="What runs the network where it is used: eager, compile, onnxruntime, openvino.")
+    ] = "",
     set: Annotated[
         list[str], typer.Option("--set", help="Change a key of the recipe, for example prune.target=0.4; may be given again.")
     ] = [],  # noqa: B006
@@ -29,16 +36,19 @@ def prune(
     from gator.training import dry, run
     from gator.training.reading import read_recipe
 
+    given = {"prune.cost": cost, "prune.target": target, "latency.runtime": runtime}
+    set = [*(f"{key}={value}" for key, value in given.items() if value), *set]
     if resume and (set or out or dry_run or recipe != "digits"):
         raise RecipeError("--resume takes the recipe of the run itself: give the folder and nothing else")
-    watch = watch_for()
-    if resume:
-        result = run.resume(resume, watch=watch)
-    elif dry_run:
+    if dry_run:
         typer.echo(dry.dry_run(read_recipe(recipe, set)))
         return
-    else:
-        result = run.run(read_recipe(recipe, set), folder=out or None, watch=watch)
+    watch = watch_for()
+    with Heard(watch):
+        if resume:
+            result = run.resume(resume, watch=watch)
+        else:
+            result = run.run(read_recipe(recipe, set), folder=out or None, watch=watch)
     if watch.speaks:
         typer.echo(f"\n{result}\n\ntested on {result.tested_on}; {result.seconds:.0f} s")
         typer.echo(f"everything is in {result.folder}; the network: {Path(result.folder) / result.rounds[-1].file}")

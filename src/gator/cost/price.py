@@ -27,7 +27,8 @@ class Priced(Protocol):
     """The prices of one network, which a cost gives when it is put on it. Any object with these two methods will do.
 
     It may also have `measured(network)`, what a finished network really costs: a target is then met by that figure. With
-    `tolerance`, a share of the target, the prediction is only an estimate, and every network is measured.
+    `tolerance`, a share of the target, the prediction is only an estimate, and every network is measured; `seen(network,
+    widths)` then gives prices that are right for a network that was looked at.
     """
 
     def total(self, widths: Widths) -> float:
@@ -43,7 +44,8 @@ class Cost(Protocol):
     """What is to be saved. `on` looks at a network once and says what its widths cost.
 
     A cost may also have `unit`, a word for people, and `again(model, graph, wholes)`, for a cost that depends on the first
-    network it saw: `wholes` is an attribute of its prices, plain data that goes into checkpoints.
+    network it saw: `wholes` is an attribute of its prices, plain data that goes into checkpoints. Prices may also have
+    `handed_on(model, graph)`: the `wholes` for a network cut from theirs, where those are not the same.
     """
 
     def on(self, model: nn.Module, graph: Hypergraph) -> Priced: ...

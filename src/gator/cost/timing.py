@@ -10,6 +10,7 @@ from typing import Any
 
 import torch
 
+LEAST_ROUNDS, MOST_ROUNDS = 9, 50  # fewer cannot tell what disturbs; more tell nothing new
 _FAR = 3.0  # distances between the quartiles; what lies further above them was another program's doing
 
 
@@ -53,8 +54,14 @@ def timed(
     return tuple(_summary(times, threads or torch.get_num_threads()) for times in samples)
 
 
+def rounds_worth(runs: Sequence[Callable[[], Any]], worth_ms: float) -> int:
+    """How often to time each of these to spend so long on one: more often if they are quick."""
+    spent = sum(timing.median_ms for timing in timed(runs, rounds=1, warmup=1))
+    return int(min(max(worth_ms * len(runs) / max(spent, 1e-3), LEAST_ROUNDS), MOST_ROUNDS))
+
+
 def _summary(times: list[float], threads: int) -> Timing:
-    quartiles = statistics.quantiles(times, n=4) if len(times) > 1 else [times[0]] * 3
+    quartiles = statistics.quantiles(times, n=4, method="inclusive") if len(times) > 1 else [times[0]] * 3
     apart = quartiles[2] - quartiles[0]
     far = sum(time > quartiles[2] + _FAR * apart for time in times)
     return Timing(statistics.median(times), apart / 2, len(times), threads, quartiles[0], far)

@@ -94,7 +94,7 @@ def one_shot(
         graph,
         priced,
         lambda budget: _closed(graph, priced, limits, scores, budget, unit, _ROUNDS if per_cost else 0),
-        lambda kept: cut(model, graph, kept),
+        lambda kept: cut(model, graph, kept, keep_class=False, verify=False),
         wanted,
         unit=unit,
     )

@@ -132,11 +132,7 @@ def _closed(
         return left
 
     if priced.total(after(len(steps))) > target:
-        raise GatorError(
-            f"the target of {shown(target, unit)} cannot be reached: with everything closed that may be, "
-            f"{shown(priced.total(after(len(steps))), unit)} are left\n"
-            "  Raise the target, or loosen min_width, round_to, keep or fixed."
-        )
+        raise unreachable(target, priced.total(after(len(steps))), unit)
     low, high = 0, len(steps)  # the first `low` are not enough, the first `high` are
     while high - low > 1:
         middle = (low + high) // 2
@@ -146,6 +142,27 @@ def _closed(
     for index, width in enumerate(left):
         result[order[index][: widths[index] - width]] = False
     return Projection(result, steps[high - 1][0])
+
+
+def unreachable(target: float, lowest: float, unit: str) -> GatorError:
+    return GatorError(
+        f"the target of {shown(target, unit)} cannot be reached: with everything closed that may be, "
+        f"{shown(lowest, unit)} are left\n  Raise the target, or loosen min_width, round_to, keep or fixed."
+    )
+
+
+def smallest(graph: Hypergraph, limits: Limits, alive: Alive) -> Alive:
+    """Everything closed that may be, as long as there is a network left."""
+    while True:
+        result: Alive = alive.copy()
+        for index, (start, end) in enumerate(itertools.pairwise(graph.starts)):
+            living = start + np.flatnonzero(alive[start:end])
+            lower = limits.widths_down(index, len(living))
+            result[living[lower[-1] :] if lower else []] = False
+        blamed = blamed_edge(graph, alive, result)
+        if blamed is None:
+            return result
+        limits = limits.with_one_of(graph, graph.edges[blamed].name)
 
 
 def _reopened(

@@ -24,7 +24,7 @@ from gator.gates.correct import meeting
 from gator.gates.follow import origin_of, traced_again
 from gator.gates.gate import Gates
 from gator.gates.loss import ComputationalLoss
-from gator.gates.project import Limits, Scores, blamed_edge, project
+from gator.gates.project import Limits, Scores, blamed_edge, project, smallest, unreachable
 from gator.gates.settings import check_settings
 from gator.gates.view import live_view, summary_table
 from gator.graph.hypergraph import Hypergraph
@@ -33,6 +33,8 @@ from gator.surgery.cut import cut
 from gator.surgery.inplace import cut_
 
 FORMAT = 1
+_NEAR = 1.1  # times the target
+_FAR = 0.5  # of the target: no estimate is so far off that what is said to cost less cannot be reached
 
 
 class Pruner:
@@ -42,7 +44,8 @@ class Pruner:
     the original loss (eq. 4), or `target` with `steps` says what may be left of the cost after so many steps: a share, or a
     figure such as "300 MMACs" (counted for the example inputs: pass one example) or "4 MB". `per="example"` draws gates for
     every example (the paper), `per="batch"` once a forward. `round_to` is a number of channels that widths are multiples of, or
-    "auto" for the steps that a latency table shows.
+    "auto" for the steps that a latency table shows. `state` is what `state_dict()` gave for the network as it is: the pruner
+    goes on from there.
     """
 
     def __init__(
@@ -63,6 +66,7 @@ class Pruner:
         round_to: int | str = 1,
         keep: Sequence[str] = (),
         graph: Hypergraph | None = None,
+        state: Mapping[str, Any] | None = None,
     ) -> None:
         check_settings(alpha, target, steps, per, gamma, momentum, weight_decay, temperature)
         if (graph is None) == (example_inputs is None):
@@ -76,12 +80,15 @@ class Pruner:
         if not self.graph.edges:
             raise GatorError("this network has no channels that could be removed; graph.explain(layer) says why")
         self._limits = Limits.of(self.graph, min_width, round_to, keep)
-        self.priced: Priced = self.cost.on(model, self.graph)
+        wholes = None if state is None else state.get("wholes")
+        again = None if wholes is None else getattr(self.cost, "again", None)
+        self.priced: Priced = self.cost.on(model, self.graph) if again is None else again(model, self.graph, wholes)
         self._limits = self._limits.in_steps_of(self.priced)
         self.whole_cost = self.priced.total([edge.width for edge in self.graph.edges])
         self.target = None if target is None else parse_target(target, self.whole_cost, self.unit)
         self.alpha = 0.0 if alpha is None else float(alpha)
         self.finished = False  # True once a target is met: nothing is closed or drawn any more
+        self._looked = False  # whether an estimated cost was measured close to the target
         self.steps_taken = self.steps_skipped = 0
         self._forward = self._gated_forward()
         self._loss = ComputationalLoss(self.priced, self.gates, self._gated)
@@ -91,9 +98,13 @@ class Pruner:
         if self.target is not None:
             assert steps is not None
             self._controller = Controller(steps, momentum, float(self.gates.logits[0].detach()))
-            self._deciding_logit()  # raises now if the target cannot be reached
-            if self.whole_cost <= self.target:
-                self.project()  # there is nothing to do
+            if state is None:
+                self._deciding_logit()  # raises now if the target cannot be reached
+                self._check_smallest()
+                if self.whole_cost <= self.target:
+                    self.project()  # there is nothing to do
+        if state is not None:
+            self.load_state_dict(state)
         attach(self._forward)
 
     @property
@@ -189,12 +200,26 @@ class Pruner:
         while (blamed := blamed_edge(self.graph, alive, after)) is not None:
             limits = limits.with_one_of(self.graph, self.graph.edges[blamed].name)
             after = self._open(alive, logits, limits)
-        widths = np.bincount(gates.edge_of[after], minlength=len(self.graph.edges))
-        if self.target is not None and self.priced.total(widths) <= self.target:
+        if self.target is not None and self._cost_near(after) <= self.target:
             self.project()
             return
         self._keep_only(after)
         gates.held = torch.from_numpy(after & (logits < 0)).to(gates.logits.device)
+
+    def _cost_near(self, alive: NDArray[np.bool_]) -> float:
+        """What these channels cost. An estimate is made right close to the target: what closes before, closes for good."""
+        assert self.target is not None
+        widths = np.bincount(self.gates.edge_of[alive], minlength=len(self.graph.edges))
+        seen = getattr(self.priced, "seen", None)
+        if seen is not None and not self._looked and self.priced.total(widths) <= _NEAR * self.target:
+            self._looked = True
+            now = self.gates.living()
+            self.priced = seen(
+                self._measurable(self.graph.masks_of(now)),
+                np.bincount(self.gates.edge_of[now], minlength=len(self.graph.edges)),
+            )
+            self._loss = ComputationalLoss(self.priced, self.gates, self._gated, whole=self._loss.whole)
+        return self.priced.total(widths)
 
     def _open(self, alive: NDArray[np.bool_], logits: Scores, limits: Limits) -> NDArray[np.bool_]:
         """The channels that stay: those that pass more often than not, and as many more as the limits ask for."""
@@ -226,6 +251,17 @@ class Pruner:
         alive = self.gates.living()
         return project(self.graph, self.priced, self._limits, alive, self._scores(), self.target, unit=self.unit).score
 
+    def _check_smallest(self) -> None:
+        """Where costs are estimated, raise now if the smallest network there can be is measured to be above the target."""
+        assert self.target is not None
+        if getattr(self.priced, "tolerance", 0.0):
+            alive = smallest(self.graph, self._limits, self.gates.living())
+            widths = np.bincount(self.gates.edge_of[alive], minlength=len(self.graph.edges))
+            if self.priced.total(widths) > _FAR * self.target:
+                lowest = self.priced.measured(self._measurable(self.graph.masks_of(alive)))  # type: ignore[attr-defined]
+                if lowest > self.target:
+                    raise unreachable(self.target, lowest, self.unit)
+
     def _steer(self, lr: float) -> None:
         control = self._controller
         assert control is not None
@@ -251,10 +287,14 @@ class Pruner:
             self.graph,
             self.priced,
             lambda wanted: project(self.graph, self.priced, self._limits, living, scores, wanted, unit=self.unit).alive,
-            lambda kept: self._cut(kept, None),
+            self._measurable,
             target,
             unit=self.unit,
         )
+
+    def _measurable(self, kept: Mapping[str, Any]) -> nn.Module:
+        """The smaller network in the form that networks are measured in."""
+        return self._cut(kept, keep_class=False, verify=False)
 
     # What comes out.
 
@@ -274,12 +314,12 @@ class Pruner:
         Before a target is met, the network is what meeting it now would leave.
         """
         if self.target is None or self.finished:
-            return self._cut(self.kept, keep_class)
-        return self._cut(self.graph.masks_of(self._projected(self.target)), keep_class)
+            return self._cut(self.kept, keep_class=keep_class)
+        return self._cut(self.graph.masks_of(self._projected(self.target)), keep_class=keep_class)
 
-    def _cut(self, kept: Mapping[str, Any], keep_class: bool | None) -> nn.Module:
+    def _cut(self, kept: Mapping[str, Any], *, keep_class: bool | None, verify: bool = True) -> nn.Module:
         with gates_off(self._forward):
-            return cut(self.model, self.graph, kept, keep_class=keep_class)
+            return cut(self.model, self.graph, kept, keep_class=keep_class, verify=verify)
 
     def shrink_(self, optimizer: Optimizer | None = None) -> None:
         """Take what is closed out of the network, the gates and the optimizer's state, and go on training."""
@@ -313,8 +353,15 @@ class Pruner:
             self.gates.logits.copy_(origin.carried(old.logits.detach()))
             self.gates.momentum.copy_(origin.carried(old.momentum))
             self.gates.held = origin.carried(old.held.to(old.logits.dtype)) == 1
-        self.priced = self._priced_again(getattr(self.priced, "wholes", None))
+        self.priced = self._priced_again(self._handed_on())
         self._loss = ComputationalLoss(self.priced, self.gates, self._gated, whole=self._loss.whole)
+
+    def _handed_on(self) -> Any:
+        hand_on = getattr(self.priced, "handed_on", None)
+        if hand_on is None:
+            return getattr(self.priced, "wholes", None)
+        with gates_off(self._forward):
+            return hand_on(self.model, self.graph)
 
     def _priced_again(self, wholes: Any) -> Priced:
         """Prices of the smaller network, in the unit of the first."""
@@ -384,7 +431,7 @@ class Pruner:
         self.gates.alive = state["alive"].to(device).clone()
         self.gates.held = state["held"].to(device).clone()
         self._limits = Limits(np.array(state["least"], dtype=np.int64), self._limits.round_to)
-        if state["wholes"] is not None:
+        if state["wholes"] is not None and state["wholes"] != getattr(self.priced, "wholes", None):
             self.priced = self._priced_again(state["wholes"])
             self._loss = ComputationalLoss(self.priced, self.gates, self._gated, whole=state["whole"])
         self._loss.whole, self.whole_cost = state["whole"], state["whole_cost"]

@@ -1,24 +1,40 @@
-"""The cost a recipe names, as the pruner takes it."""
+"""The cost a recipe names, as the pruner takes it, and the conditions that latency is measured under."""
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from gator.cost.by_name import cost_of
 from gator.cost.latency.latency import Latency
+from gator.cost.latency.setup import Setup
 from gator.cost.price import Cost
 from gator.training.recipe import Recipe
 
+_LAYOUTS = ("eager", "compile")  # runtimes that take a network in the layout it has; the others choose their own
+
 
 def cost_for(recipe: Recipe, device: str) -> Cost:
-    """Latency is measured as the recipe says, on the device the run has."""
-    if recipe.prune.cost != "latency":
-        return cost_of(recipe.prune.cost)
+    """Latency is measured as the recipe says; `device` is that of the run."""
+    return _latency(recipe, device) if recipe.prune.cost == "latency" else cost_of(recipe.prune.cost)
+
+
+def setup_for(recipe: Recipe, device: str) -> Setup:
+    """How the networks of a run are timed in the end, on this machine, whatever device the table is of."""
+    settings = recipe.latency
+    here = replace(settings, runtime="eager", device="auto", other_device=False) if settings.other_device else settings
+    return _latency(replace(recipe, latency=here), device).setup
+
+
+def _latency(recipe: Recipe, device: str) -> Latency:
     settings = recipe.latency
     return Latency(
         runtime=settings.runtime,
         method=settings.method,
         batch=settings.batch,
-        threads=recipe.run.threads or None,
-        channels_last=recipe.run.channels_last,
-        device=device,
+        threads=settings.threads or recipe.run.threads or None,
+        channels_last=recipe.run.channels_last and settings.runtime in _LAYOUTS,
+        device=device if settings.device == "auto" else settings.device,
         rounds=settings.rounds,
+        table=settings.table,
+        other_device=settings.other_device,
     )

@@ -40,10 +40,15 @@ def _short(recipe: Recipe, parts: int) -> Recipe:
         model=dataclasses.replace(recipe.model, weights=""),
         data=dataclasses.replace(recipe.data, batch=parts * _FEW, sub_batch=_FEW if recipe.data.sub_batch else 0),
         train=_one_epoch(recipe.train),
-        prune=dataclasses.replace(_one_epoch(recipe.prune), alphas=recipe.prune.alphas[:_STEPS]),
+        prune=dataclasses.replace(_one_epoch(recipe.prune), alphas=recipe.prune.alphas[:_STEPS], round_to=_steps_of(recipe)),
         finetune=dataclasses.replace(_one_epoch(recipe.finetune), recalibrate=min(recipe.finetune.recalibrate, 1)),
-        latency=dataclasses.replace(recipe.latency, batch=1, rounds=1),
+        # No table: to build one takes minutes, and it would be left behind.
+        latency=dataclasses.replace(recipe.latency, method="probe", batch=1, rounds=1, table="", other_device=False),
     )
+
+
+def _steps_of(recipe: Recipe) -> int:
+    return recipe.prune.round_to if isinstance(recipe.prune.round_to, int) else 1
 
 
 def _one_epoch(phase: P) -> P:

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
-from typing import Any, TypeVar, cast
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -12,10 +11,8 @@ from torch import distributed as dist
 from torch.nn.parallel import DistributedDataParallel
 from torch.optim import Optimizer
 
-from gator.errors import GatorError, MissingExtraError, RecipeError, RunError
+from gator.errors import MissingExtraError, RecipeError
 from gator.training.recipe import RunSettings
-
-T = TypeVar("T")
 
 
 class Processes:
@@ -114,22 +111,6 @@ class Processes:
         found: list[Any] = [None] * self.count
         dist.all_gather_object(found, value)
         return found
-
-    def by_first(self, action: Callable[[], T]) -> T:
-        """What the first process gets from an action that only it may do; what goes wrong there, all processes raise."""
-        if self.count == 1:
-            return action()
-        outcome: tuple[Any, str] = (None, "")
-        problem: Exception | None = None
-        if self.first:
-            try:
-                outcome = (action(), "")
-            except (GatorError, OSError) as error:
-                outcome, problem = (None, str(error)), error
-        value, words = self.gathered(outcome)[0]
-        if words:
-            raise problem or RunError(words)
-        return cast("T", value)
 
     def same_buffers_(self, network: nn.Module) -> None:
         """Running statistics differ from process to process; those of the first count."""

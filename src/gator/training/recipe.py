@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
+from gator.cost.latency.setup import DEVICES
 from gator.errors import RecipeError
 
 SCHEDULES = ("cosine", "steps", "constant")
@@ -72,7 +73,7 @@ class PrunePhase(Phase):
     gamma: float = 0.2
     gate_weight_decay: float = 0.0
     min_width: int = 0
-    round_to: int = 1
+    round_to: int | str = 1  # channels that widths are multiples of; "auto": the steps that the latency table shows
     keep: tuple[str, ...] = ()
     shrink: bool = True  # at the end of an epoch what is closed leaves the network
 
@@ -92,6 +93,10 @@ class LatencySettings:
     method: str = "table"
     batch: int = 1
     rounds: int = 30
+    device: str = "auto"  # "auto": that of the run
+    threads: int = 0  # 0: as many as the run
+    table: str = ""  # a file, instead of the one in the cache folder
+    other_device: bool = False  # the table is of another device, and its times are what is wanted
 
 
 @dataclass(frozen=True)
@@ -149,9 +154,22 @@ def check(recipe: Recipe) -> Recipe:
     if not isinstance(prune.target, str) and prune.target is not None:
         _need(0 < prune.target <= 1, "prune.target", prune.target, 'a share above 0 and up to 1, or a figure: "300 MMACs"')
     _need(prune.min_width >= 0, "prune.min_width", prune.min_width, "zero or more channels")
-    _need(prune.round_to >= 1, "prune.round_to", prune.round_to, "at least 1")
+    auto = prune.round_to == "auto"
+    _need(
+        auto or (isinstance(prune.round_to, int) and prune.round_to >= 1),
+        "prune.round_to",
+        prune.round_to,
+        '1 or more, or "auto"',
+    )
+    if auto and (prune.cost != "latency" or recipe.latency.method != "table"):
+        needed = 'prune.cost = "latency" and latency.method = "table"'
+        raise RecipeError(f'prune.round_to = "auto" asks a latency table for steps: it needs {needed}')
     _need(recipe.finetune.recalibrate >= 0, "finetune.recalibrate", recipe.finetune.recalibrate, "zero or more batches")
     _one_of("latency.method", recipe.latency.method, ("table", "probe"))
+    _one_of("latency.device", recipe.latency.device, ("auto", *DEVICES))
+    _need(recipe.latency.threads >= 0, "latency.threads", recipe.latency.threads, "zero (as many as the run) or more")
+    if recipe.latency.other_device and not recipe.latency.table:
+        raise RecipeError("latency.other_device needs latency.table, the file that was made on the other device")
     _need(recipe.latency.batch >= 1, "latency.batch", recipe.latency.batch, "at least one example")
     _need(recipe.latency.rounds >= 1, "latency.rounds", recipe.latency.rounds, "at least one round")
     _one_of("run.precision", recipe.run.precision, PRECISIONS)

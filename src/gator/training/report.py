@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
-from functools import partial
+from dataclasses import asdict, dataclass, replace
 from typing import Any
 
-import torch
 from torch import Tensor, nn
 
+from gator.cost.latency.stopwatch import Stopwatch
 from gator.cost.measure import measure
-from gator.cost.timing import timed
 
 
 @dataclass(frozen=True)
@@ -23,8 +21,8 @@ class Figures:
     flops: int
     params: int
     bytes: int
-    latency_ms: float
-    latency_spread_ms: float
+    latency_ms: float = 0.0  # measured at the end, side by side
+    latency_spread_ms: float = 0.0
 
 
 @dataclass(frozen=True)
@@ -48,37 +46,24 @@ class Result:
     seconds: float
     before: Figures
     rounds: tuple[Outcome, ...]
+    timed_under: str  # what the latencies are of: runtime, device, threads, batch
 
     def as_json(self) -> dict[str, Any]:
         return asdict(self)
 
     def __str__(self) -> str:
-        return "\n\n".join(_table(self.before, outcome) for outcome in self.rounds)
+        return "\n\n".join([*(_table(self.before, outcome) for outcome in self.rounds), f"latency: {self.timed_under}"])
 
 
-def latencies(networks: Sequence[nn.Module], example: Tensor, rounds: int) -> list[tuple[float, float]]:
-    """Median and spread of every network in milliseconds, all of them taking turns."""
-    modes = [network.training for network in networks]
-    try:
-        for network in networks:
-            network.eval()
-        with torch.inference_mode():
-            found = timed([partial(_finished, network, example) for network in networks], rounds=rounds)
-    finally:
-        for network, mode in zip(networks, modes, strict=True):
-            network.train(mode)
-    return [(timing.median_ms, timing.spread_ms) for timing in found]
+def with_latencies(found: Sequence[Figures], networks: Sequence[nn.Module], watch: Stopwatch) -> list[Figures]:
+    """The figures of these networks with the median and spread of their times, all of them taking turns."""
+    timings = watch.times([watch.prepare(network) for network in networks])
+    return [replace(one, latency_ms=t.median_ms, latency_spread_ms=t.spread_ms) for one, t in zip(found, timings, strict=True)]
 
 
-def _finished(network: nn.Module, example: Tensor) -> None:
-    network(example)
-    if example.is_cuda:
-        torch.cuda.synchronize()  # the call comes back before the work is done
-
-
-def figures(network: nn.Module, one: Tensor, accuracy: float, latency: tuple[float, float]) -> Figures:
+def figures(network: nn.Module, one: Tensor, accuracy: float) -> Figures:
     counted = measure(network, one)
-    return Figures(accuracy, counted.macs, counted.flops, counted.params, counted.bytes, *latency)
+    return Figures(accuracy, counted.macs, counted.flops, counted.params, counted.bytes)
 
 
 _ROWS = (

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from gator.errors import RunError
+from gator.together import by_first
 from gator.training.folder import RunFolder, environment, next_free
 from gator.training.processes import Processes
 from gator.training.reading import read_recipe
@@ -37,7 +38,7 @@ def resume(folder: str | os.PathLike[str], *, watch: Watch | None = None) -> Res
 
 
 def run_on(recipe: Recipe, data: Data, folder: Path, watch: Watch) -> Result:
-    """The same with data that is there already."""
+    """The same with data that is there already, and what is wrong said when it comes to it."""
     return _go(check(recipe), folder, None, watch, data)
 
 
@@ -58,7 +59,7 @@ def _new_folder(recipe: Recipe, path: Path | None, processes: Processes) -> RunF
         where = path or next_free(Path("runs"), recipe.name)
         return RunFolder.new(where, recipe, environment(recipe, str(processes.device), processes.count)).path
 
-    return RunFolder(processes.by_first(made))
+    return RunFolder(by_first(made))
 
 
 @contextmanager

@@ -18,17 +18,21 @@ import torch
 from torch import nn
 
 from gator.cost.budget import parse_target
+from gator.cost.latency.stopwatch import Stopwatch
+from gator.cost.measure import measure
 from gator.errors import FileError, RunError
 from gator.files.save import read_packed, save, unpacked
 from gator.gates.pruner import Pruner
+from gator.graph.inputs import describe
+from gator.together import by_first
 from gator.training.checkpoint import State, checkpoints, load_optimizer_, parameters_in_order, write_checkpoint
-from gator.training.costs import cost_for
+from gator.training.costs import cost_for, setup_for
 from gator.training.evaluate import evaluate, recalibrate_
 from gator.training.folder import RunFolder
 from gator.training.loop import Loop, LossError, optimizer_for
 from gator.training.processes import Processes
 from gator.training.recipe import Phase, Recipe
-from gator.training.report import Figures, Outcome, Result, figures, latencies
+from gator.training.report import Figures, Outcome, Result, figures, with_latencies
 from gator.training.restore import restore_, state_of
 from gator.training.watch import Watch
 from gator.training.weights import with_weights
@@ -88,31 +92,30 @@ class Run:
         self.accuracy_cut = self.accuracy_best = 0.0
         self.seconds = 0.0
         self._teacher: nn.Module | None = None
-        if not resuming:
+        if not resuming and data is None:  # with data at hand it is tried out anyway
             self._try_pruner()
 
     def _try_pruner(self) -> None:
-        """Raise now what [prune] has wrong, and not after the dense network was trained."""
+        """Raise now what [prune] and [latency] have wrong, and not after the dense network was trained."""
+        self._stopwatch().prepare(self.model)
         cost = cost_for(self.recipe, self.processes.device.type)
         if isinstance(self.recipe.prune.target, str):
             parse_target(self.recipe.prune.target, 1.0, getattr(cost, "unit", ""))
-        if self.recipe.prune.cost != "latency":  # which takes time to measure
-            with torch.random.fork_rng():
-                self.make_pruner()
-            assert self.pruner is not None
-            self.pruner.detach()
-            self.pruner = None
+        with torch.random.fork_rng():
+            self.make_pruner()
+        assert self.pruner is not None
+        self.pruner.detach()
+        self.pruner = None
 
     def built(self) -> nn.Module:
         """A fresh instance of the network, with the weights the recipe names."""
         settings = self.recipe.model
         source, _, which = settings.weights.partition(":")
-        if source == "pretrained":
-            return self.placed(self._made(which or "DEFAULT"))
-        model = self._made()
+        pretrained = source == "pretrained"
+        model = self._made(which or "DEFAULT" if pretrained else "")
         if self.processes.rank:  # noise of its own from here on; the weights are those of the first process
             torch.manual_seed(self.recipe.seed + 1_000_003 * self.processes.rank)
-        return self.placed(with_weights(model, Path(settings.weights)) if settings.weights else model)
+        return self.placed(with_weights(model, Path(settings.weights)) if settings.weights and not pretrained else model)
 
     def _made(self, pretrained: str = "") -> nn.Module:
         name, classes = self.recipe.model.name, self.data.classes
@@ -189,29 +192,24 @@ class Run:
     def _dense_is_ready(self) -> None:
         self._written(lambda: save(self.model, self.folder.dense))
         accuracy, _ = self._evaluate(self.model)
-        self.before = figures(self.model, self.example, accuracy, (0.0, 0.0))
+        self.before = figures(self.model, self.example, accuracy)
         self.watch.note(f"dense network: {self._counted(self.model)}; accuracy {accuracy:.2f} %")
 
     def _counted(self, network: nn.Module) -> str:
-        counted = figures(network, self.example, 0.0, (0.0, 0.0))
+        counted = measure(network, self.example)
         return f"{counted.macs:,} MACs, {counted.params:,} parameters"
 
     def make_pruner(self, state: dict[str, Any] | None = None) -> None:
         settings = self.recipe.prune
-        target: float | str | None = settings.target
-        if state is not None and target is not None:
-            target = 1.0  # of the network as it is now; what it was is in the state
         self.pruner = Pruner(
-            self.model, self.example, cost=cost_for(self.recipe, self.processes.device.type), target=target,
+            self.model, self.example, cost=cost_for(self.recipe, self.processes.device.type), target=settings.target,
             alpha=settings.alphas[0] if settings.alphas else None,
-            steps=None if target is None else settings.epochs * len(self.data.train), per=settings.per, gamma=settings.gamma,
-            weight_decay=settings.gate_weight_decay, min_width=settings.min_width, round_to=settings.round_to,
-            keep=settings.keep if state is None else state["keep"],
+            steps=None if settings.target is None else settings.epochs * len(self.data.train),
+            per=settings.per, gamma=settings.gamma, weight_decay=settings.gate_weight_decay, min_width=settings.min_width,
+            round_to=settings.round_to, keep=settings.keep if state is None else state["keep"], state=state,
         )  # fmt: skip
         if state is None:
             self.channels = len(self.pruner.gates)
-        else:
-            self.pruner.load_state_dict(state)
 
     def make_loop(self, stage: Stage, network: nn.Module, pruner: Pruner | None = None, state: State | None = None) -> None:
         phase = self._phase(stage)
@@ -270,7 +268,7 @@ class Run:
             Outcome(
                 name=f"alpha {alphas[stage.round]:g}" if alphas else f"target {self.recipe.prune.target}",
                 file=file.name,
-                figures=figures(network, self.example, accuracy, (0.0, 0.0)),
+                figures=figures(network, self.example, accuracy),
                 accuracy_cut=self.accuracy_cut,
                 accuracy_best=max(self.accuracy_best, accuracy),
                 alpha=alphas[stage.round] if alphas else None,
@@ -280,20 +278,18 @@ class Run:
     def _finish(self) -> Result:
         """Measure all networks side by side, and write the table: the first process for all."""
         assert self.before is not None
-        settings = self.recipe.latency
+        watch = self._stopwatch()
         networks = [self._from_file(self.folder.dense), *(self._from_file(self.folder.path / o.file) for o in self.rounds)]
-        example = self.example.expand(settings.batch, *self.example.shape[1:]).contiguous()
-        if self.recipe.run.channels_last and example.ndim == 4:
-            example = example.contiguous(memory_format=torch.channels_last)
-        measured = self.processes.by_first(lambda: latencies(networks, example, settings.rounds))
-        before, *after = [
-            replace(found, latency_ms=median, latency_spread_ms=spread)
-            for found, (median, spread) in zip([self.before, *(o.figures for o in self.rounds)], measured, strict=True)
-        ]
-        rounds = tuple(replace(outcome, figures=found) for outcome, found in zip(self.rounds, after, strict=True))
-        result = Result(str(self.folder.path), self.data.tested_on, round(self.seconds, 1), before, rounds)
+        found = [self.before, *(outcome.figures for outcome in self.rounds)]
+        before, *after = by_first(lambda: with_latencies(found, networks, watch))
+        rounds = tuple(replace(outcome, figures=one) for outcome, one in zip(self.rounds, after, strict=True))
+        result = Result(str(self.folder.path), self.data.tested_on, round(self.seconds, 1), before, rounds, watch.conditions)
         self._written(lambda: self.folder.finish(result.as_json(), str(result)))
         return result
+
+    def _stopwatch(self) -> Stopwatch:
+        setup = setup_for(self.recipe, self.processes.device.type)
+        return Stopwatch(setup, describe(self.example), self.recipe.latency.rounds)
 
     def _from_file(self, path: Path) -> nn.Module:
         tensors, content = read_packed(path)
@@ -328,7 +324,7 @@ class Run:
     def _written(self, write: Callable[[], T]) -> T:
         """What the first process writes; if it cannot, how to go on when it can."""
         try:
-            return self.processes.by_first(write)
+            return by_first(write)
         except (FileError, OSError) as error:
             raise RunError(
                 f"the run folder could not be written to: {error}\n"

@@ -12,6 +12,7 @@ from torch import nn
 
 import gator
 from gator.cost.denormals import denormals_of
+from gator.cost.latency import machine, pages
 from gator.cost.latency.draws import kept_of
 from gator.cost.latency.onnx_runtime import written_as_onnx
 from gator.cost.latency.part import Part
@@ -26,9 +27,10 @@ def setup(name: str, **settings):
     return made_setup(name, **given)
 
 
-@pytest.mark.parametrize("name", ["eager", "onnxruntime", "openvino"])
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")  # torch.compile imports what torch deprecates
+@pytest.mark.parametrize("name", ["eager", "compile", "onnxruntime", "openvino"])
 def test_networks_run_and_say_where_their_time_goes(name) -> None:
-    if name != "eager":
+    if name in ("onnxruntime", "openvino"):
         pytest.importorskip(name)
     model, _, graph = small()
     here = setup(name, batch=3)
@@ -40,9 +42,10 @@ def test_networks_run_and_say_where_their_time_goes(name) -> None:
         result = found.prepare(model, call, here)()
         layers = found.layers(model, call, here, 2)
         expected = model(*call[0])
-    first = {"eager": lambda: result, "onnxruntime": lambda: result[0], "openvino": lambda: next(iter(result.values()))}[name]()
+    taken = {"onnxruntime": lambda: result[0], "openvino": lambda: next(iter(result.values()))}
+    first = taken.get(name, lambda: result)()
     assert torch.allclose(torch.as_tensor(first), expected, atol=1e-4)
-    assert len(layers) >= 6
+    assert len(layers) >= 6 or name == "compile"  # which cannot tell
     assert all(ms >= 0 for _, ms in layers)
     assert torch.get_num_threads() == before
     assert not any(module._forward_hooks for module in model.modules())
@@ -85,7 +88,7 @@ def test_a_segment_computes_what_it_computes_inside_the_network(case) -> None:
         ({"threads": 0}, "threads=0; expected a whole number"),
         ({"batch": 1.5}, "batch=1.5; expected a whole number"),
         ({"dtype": "int8"}, "dtype='int8'; expected one of float32"),
-        ({"device": "tpu"}, "device='tpu'; expected 'cpu' or 'cuda'"),
+        ({"device": "tpu"}, "device='tpu'; expected one of cpu, cuda, mps"),
         ({"rounds": 0}, "rounds=0; expected"),
         ({"runtime": "onnxruntime", "channels_last": True}, "which chooses its own layout"),
         ({"runtime": "onnxruntime", "dtype": "bfloat16"}, "expected float32 or float16"),
@@ -100,7 +103,7 @@ def test_wrong_settings_are_refused_at_once(settings, words) -> None:
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="there is a CUDA device")
 def test_no_cuda_device() -> None:
-    with pytest.raises(gator.GatorError, match="finds no CUDA device"):
+    with pytest.raises(gator.GatorError, match="finds no such device"):
         gator.Latency(device="cuda")
 
 
@@ -121,6 +124,65 @@ def test_a_batch_the_network_does_not_take() -> None:
     graph = gator.trace(nn.Sequential(nn.Conv2d(3, 3, 1), Fixed()), torch.zeros(2, 3, 2, 2))
     with pytest.raises(gator.GatorError, match="takes no other batch"):
         setup("eager", batch=5).call(graph.inputs)
+
+
+def test_memory_is_kept_while_something_is_timed(monkeypatch) -> None:
+    asked = []
+    monkeypatch.setattr(pages, "_mallopt", lambda: lambda *given: asked.append(given) or True)
+    with setup("eager").on():
+        with setup("eager").on():
+            pass
+        assert len(asked) == 2
+        assert min(value for _, value in asked) >= 2**30
+    assert len(asked) == 4
+    assert max(value for _, value in asked[2:]) < 2**30
+
+
+@pytest.mark.parametrize(
+    ("cpuinfo", "board", "words"),
+    [
+        ("processor : 0\nmodel name : Fast 9000\n", "", "Fast 9000 ("),
+        (
+            "processor : 0\nCPU implementer : 0x41\nCPU part : 0xd08\n",
+            "Raspberry Pi 4\0",
+            "Raspberry Pi 4 0x41 0xd08 (",
+        ),
+        ("CPU implementer : 0x41\nCPU part : 0xd40\n", "", "0x41 0xd40 ("),
+    ],
+)
+def test_processors_have_names(cpuinfo, board, words, tmp_path, monkeypatch) -> None:
+    for name, text in (("_CPUINFO", cpuinfo), ("_BOARD", board)):
+        (tmp_path / name).write_text(text)
+        monkeypatch.setattr(machine, name, tmp_path / name)
+    monkeypatch.setattr(machine.platform, "system", lambda: "Linux")
+    assert machine.processor().startswith(words)
+
+
+class Several(nn.Module):
+    """Inputs by keyword in another order than in the signature, and one that nobody reads."""
+
+    def forward(self, x: torch.Tensor, unused: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+        return x - 2 * y
+
+
+@pytest.mark.parametrize("name", ["onnxruntime", "openvino"])
+def test_inputs_go_where_they_belong(name) -> None:
+    pytest.importorskip(name)
+    call = (), {"y": torch.full((1, 3), 5.0), "x": torch.ones(1, 3), "unused": torch.zeros(1, 3)}
+    result = RUNTIMES[name].prepare(Several(), call, setup(name))()
+    first = result[0] if name == "onnxruntime" else next(iter(result.values()))
+    assert torch.as_tensor(first).tolist() == [[-9.0] * 3]
+
+
+def test_a_network_that_cannot_be_written_as_onnx() -> None:
+    pytest.importorskip("onnxruntime")
+
+    class Unwritable(nn.Module):
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return torch.linalg.eigvals(x).real
+
+    with pytest.raises(gator.GatorError, match="cannot be written as ONNX"):
+        written_as_onnx(Unwritable(), ((torch.eye(3),), {}))
 
 
 def test_outliers_are_counted() -> None:
@@ -170,5 +232,5 @@ def test_the_older_exporter_failing_leaves_it_to_the_newer(monkeypatch) -> None:
         return real(*args, dynamo=dynamo, **kwargs)
 
     monkeypatch.setattr(torch.onnx, "export", export)
-    assert written_as_onnx(nn.Linear(3, 2), ((torch.zeros(1, 3),), {}))
+    assert written_as_onnx(nn.Linear(3, 2), ((torch.zeros(1, 3),), {}))[0]
     assert asked == [False, True]

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import torch
 from fakes import BLOCK, small
 
 import gator
@@ -56,6 +57,27 @@ def test_predictions_are_exact_where_there_is_no_noise(fake, inside) -> None:
         network = gator.cut(model, graph, kept_of(graph, widths), verify=False)
         assert priced.total(widths) == pytest.approx(fake.ms(network, ((x,), {})), rel=0.02)
         assert priced.measured(network) == pytest.approx(fake.ms(network, ((x,), {})), rel=1e-6)
+
+
+def test_what_a_call_costs_is_not_counted_for_every_layer(fake) -> None:
+    fake.call_ms = 0.3
+    model, x, graph = small()
+    priced = cost().on(model, graph)
+    for widths in drawn_widths(graph, 5, seed=7):
+        network = gator.cut(model, graph, kept_of(graph, widths), verify=False)
+        assert priced.total(widths) == pytest.approx(fake.ms(network, ((x,), {})), rel=0.02)
+
+
+def test_a_machine_that_is_now_faster_now_slower(fake) -> None:
+    """Up to twice, another way for every few layers that are timed: what is said of networks does not change."""
+    fake.uneven = True
+    model, x, graph = small()
+    priced = cost().on(model, graph)
+    whole = priced.total([64, 48, 48]) / fake.ms(model, ((x,), {}))
+    for widths in drawn_widths(graph, 5, seed=7):
+        network = gator.cut(model, graph, kept_of(graph, widths), verify=False)
+        assert priced.total(widths) == pytest.approx(whole * fake.ms(network, ((x,), {})), rel=0.02)
+        assert priced.measured(network) == pytest.approx(whole * fake.ms(network, ((x,), {})), rel=1e-6)
 
 
 def test_a_block_that_is_gone_costs_nothing(fake) -> None:
@@ -127,7 +149,7 @@ def test_to_json_and_back(fake) -> None:
 
 
 def test_a_table_of_another_device_is_refused_unless_one_insists(fake, tmp_path) -> None:
-    model, _, graph = small()
+    model, x, graph = small()
     here = cost().on(model, graph)
     data = json.loads(file(fake).read_text())
     data["key"]["device"] = "a much faster one"
@@ -139,6 +161,12 @@ def test_a_table_of_another_device_is_refused_unless_one_insists(fake, tmp_path)
     assert fake.prepared == 0
     assert priced.total([40, 20, 30]) == pytest.approx(here.total([40, 20, 30]))
     assert not hasattr(priced, "measured")
+    pruner = gator.Pruner(model, x, cost=cost(table=tmp_path / "theirs.json", other_device=True), alpha=1.0)
+    with torch.no_grad():
+        pruner.gates.alive[8:16] = False
+    pruner.shrink_()  # a network without a calibration of its own adds up as the one it came from
+    assert pruner.priced.total([40, 20, 30]) == pytest.approx(here.total([40, 20, 30]))
+    model, _, graph = small()
     with pytest.raises(gator.GatorError, match="no calibration of this network"):
         cost(table=tmp_path / "theirs.json", other_device=True).on(*small(40, 20)[::2])
 
@@ -155,7 +183,10 @@ def test_files_that_are_no_tables(tmp_path, fake) -> None:
     model, _, graph = small()
     with pytest.raises(gator.FileError, match="there is no latency table"):
         cost(table=tmp_path / "none.json").on(model, graph)
-    (tmp_path / "bad.json").write_text('{"format": 1}')
+    (tmp_path / "old.json").write_text('{"format": 1}')
+    with pytest.raises(gator.FileError, match="build it again"):
+        cost(table=tmp_path / "old.json").on(model, graph)
+    (tmp_path / "bad.json").write_text('{"format": 2}')
     with pytest.raises(gator.FileError, match="is not a latency table"):
         cost(table=tmp_path / "bad.json").on(model, graph)
     (tmp_path / "new.json").write_text('{"format": 99}')

@@ -9,9 +9,9 @@ import itertools
 import logging
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 
-import numpy as np
 import torch
 from torch import nn
 
@@ -27,7 +27,7 @@ from gator.cost.latency.steps import fine_widths, steps_of
 from gator.cost.latency.stopwatch import Run, Stopwatch
 from gator.cost.latency.store import write
 from gator.cost.latency.table import Calibration, Table, network_name
-from gator.cost.timing import timed
+from gator.cost.timing import MOST_ROUNDS, Timing, rounds_worth, timed
 from gator.graph.hypergraph import Hypergraph
 from gator.graph.macs import macs
 from gator.surgery.cut import cut
@@ -37,7 +37,8 @@ _OWN_WEIGHT = 4
 _AT_ONCE = 8
 _STEP_GROUPS = 3  # groups of layers that are asked for steps
 _WIDE = 8  # channels: less has no steps to show
-_WORTH_MS = 40.0  # of timing for every point of a grid
+_LAYER_MS, _NETWORK_MS = 100.0, 600.0  # of timing for every point of a grid, and for every network
+_CHANNELS, _PIXELS, _SEVERAL = 64, 28, 6
 log = logging.getLogger("gator")
 Progress = Callable[[int, int, str], None]  # done, of how many, what
 
@@ -64,7 +65,7 @@ class Builder:
         self.runtime = runtime_of(self.setup)
         self.segments = segments_of(self.graph)
         self.name = network_name(self.segments)
-        self.watch = Stopwatch(self.setup, self.graph.inputs, 7)
+        self.watch = Stopwatch(self.setup, self.graph.inputs, MOST_ROUNDS)
 
     def build(self) -> Calibration:
         """The calibration of this network, made now or before."""
@@ -75,32 +76,58 @@ class Builder:
             write(self.table, self.path)
         return self.table.calibrations[self.name]
 
+    # The yardstick: a processor is now faster, now slower, for seconds at a time.
+
+    @cached_property
+    def _yardstick(self) -> Run:
+        return self._chain(_wide, 1)
+
+    def _chain(self, layer: Callable[[], nn.Module], length: int) -> Run:
+        with torch.random.fork_rng(devices=[]):
+            layers = [layer() for _ in range(length)]
+        given = torch.ones(1, _CHANNELS, _PIXELS, _PIXELS)
+        with self.setup.on():
+            return self.runtime.prepare(nn.Sequential(*layers), self.setup.placed(((given,), {})), self.setup)
+
+    def _in_turns(self, runs: Sequence[Run], rounds: int) -> list[float]:
+        """Milliseconds of runs as they would have been when the yardstick was first measured."""
+        own, *others = undisturbed(lambda: timed([self._yardstick, *runs], rounds=rounds, warmup=1))
+        return [other.quick_ms * self.table.yardstick_ms / own.quick_ms for other in others]
+
+    def _begin(self) -> None:
+        with self.setup.on():
+            self.table.yardstick_ms = undisturbed(lambda: timed([self._yardstick], rounds=100))[0].quick_ms
+            one, several = self._in_turns([self._chain(_narrow, 1), self._chain(_narrow, _SEVERAL)], 100)
+        # What comes with every call of a runtime, however many layers it runs: waking threads, passing tensors.
+        self.table.call_ms = max((_SEVERAL * one - several) / (_SEVERAL - 1), 0.0)
+
     # Steps.
 
-    def _nothing(self) -> float:
-        """Milliseconds of a network that has one number to look at."""
-        with self.setup.on():
-            run = self.runtime.prepare(nn.ReLU(), self.setup.placed(((torch.zeros(1, 1, 1, 1),), {})), self.setup)
-            return undisturbed(lambda: timed([run], rounds=200))[0].quick_ms
-
     def _steps(self) -> list[dict[int, float]]:
-        """Times of neighbouring widths, on either side of the largest layer of every group."""
-        assert self.graph.analysed is not None
-        program = self.graph.analysed.programs[1].program
-        chosen: dict[str, tuple[int, Segment]] = {}
-        for segment in self.segments:
-            cost = macs(program.calls[segment.anchor], lambda v: program.values[v].shape)
-            if max(segment.whole) >= _WIDE and cost > chosen.get(segment.group, (0, segment))[0]:
-                chosen[segment.group] = (cost, segment)
-        largest = sorted(chosen.values(), key=lambda item: -item[0])[:_STEP_GROUPS]
-        sides = [(segment, side) for _, segment in largest for side in (0, 1) if segment.whole[side] >= _WIDE]
+        """Times of neighbouring widths, on either side of the layers that show them."""
+        sides = [(segment, side) for segment in self._shown() for side in (0, 1) if segment.whole[side] >= _WIDE]
         series = []
         for done, (segment, side) in enumerate(sides):
             self.progress(done, len(sides), f"steps of {segment.title}")
             widths = fine_widths(segment.whole[side])
             points = [(w, segment.whole[1]) if side == 0 else (segment.whole[0], w) for w in widths]
-            series.append(dict(zip(widths, self._times(segment, points), strict=True)))
+            times = [ms for some in _chunks(points, _AT_ONCE) for ms in self._times(segment, some)]
+            series.append(dict(zip(widths, times, strict=True)))
         return series
+
+    def _shown(self) -> list[Segment]:
+        """Of the groups that work most, the layer that works most and the widest, which may show what the other hides."""
+        assert self.graph.analysed is not None
+        program = self.graph.analysed.programs[1].program
+        found: dict[str, list[tuple[int, int, Segment]]] = {}
+        for segment in self.segments:
+            if max(segment.whole) >= _WIDE:
+                work = macs(program.calls[segment.anchor], lambda v: program.values[v].shape)
+                wide = max(segment.whole[0], 1) * max(segment.whole[1], 1)
+                found.setdefault(segment.group, []).append((work, wide, segment))
+        groups = sorted(found.values(), key=lambda group: -max(work for work, _, _ in group))[:_STEP_GROUPS]
+        both = [max(group, key=key)[2] for group in groups for key in (lambda of: of[0], lambda of: of[1])]
+        return list({(segment.kind, segment.whole): segment for segment in both}.values())
 
     # Layers.
 
@@ -116,7 +143,7 @@ class Builder:
     def time_layers(self) -> None:
         """Steps and layers, without whole networks."""
         if self.table.steps is None:
-            self.table.call_ms = self._nothing()
+            self._begin()
             self.table.steps = steps_of(self._steps())
             write(self.table, self.path)
         steps = self.table.steps
@@ -136,10 +163,7 @@ class Builder:
         part = Part(self.model, self.graph, segment)
         with self.setup.on():
             runs = [self.runtime.prepare(*part.built(*point, self.setup), self.setup) for point in points]
-            first = timed(runs, rounds=1, warmup=2)
-            rounds = int(np.clip(_WORTH_MS * len(runs) / max(sum(t.median_ms for t in first), 1e-3), 5, 25))
-            found = undisturbed(lambda: timed(runs, rounds=rounds, warmup=1))
-            return [max(timing.quick_ms, 1e-6) for timing in found]
+            return [max(ms, 1e-6) for ms in self._in_turns(runs, rounds_worth(runs, _LAYER_MS))]
 
     # Networks.
 
@@ -161,12 +185,17 @@ class Builder:
             if whole is None:
                 whole = self.watch.prepare(self._network([edge.width for edge in self.graph.edges]))
             if not found:  # the network itself, in milliseconds; the others as shares of it, measured in turns with it
-                found.append(([edge.width for edge in self.graph.edges], self.watch.times([whole], 15)[0].quick_ms))
+                found.append(([edge.width for edge in self.graph.edges], self._times_of_networks([whole])[0].quick_ms))
             some = drawn[len(found) - 1 : len(found) + 2]
             runs = [whole, *(self.watch.prepare(self._network(widths)) for widths in some)]
-            own, *others = undisturbed(lambda: self.watch.times(runs))
+            own, *others = self._times_of_networks(runs)
             found.extend((widths, other.quick_ms / own.quick_ms) for widths, other in zip(some, others, strict=True))
             write(self.table, self.path)
+
+    def _times_of_networks(self, runs: Sequence[Run]) -> tuple[Timing, ...]:
+        with self.setup.on():
+            rounds = rounds_worth(runs, _NETWORK_MS)
+            return undisturbed(lambda: timed(runs, rounds=rounds, warmup=1))
 
     def _network(self, widths: Sequence[int]) -> nn.Module:
         return cut(self.model, self.graph, kept_of(self.graph, widths), keep_class=False, verify=False)
@@ -182,7 +211,19 @@ class Builder:
         factors, constant = fitted(parts[:1] * again + parts[:seen], times[:1] * again + times[:seen])
         predicted = [applied(part, factors, constant) for part in parts[seen:]]
         error, order = mape(predicted, times[seen:]), spearman(predicted, times[seen:])
-        return Calibration(factors, constant, whole_ms, self.networks, len(predicted), error, order)
+        title = f"{type(self.model).__name__} on {self.watch.shapes}"
+        return Calibration(factors, constant, title, whole_ms, self.networks, len(predicted), error, order)
+
+
+def _wide() -> nn.Module:
+    """About a millisecond of what networks are made of."""
+    narrow, wide = _CHANNELS, 2 * _CHANNELS
+    layers = nn.Conv2d(narrow, wide, 1), nn.ReLU(), nn.Conv2d(wide, wide, 3, padding=1, groups=wide), nn.ReLU()
+    return nn.Sequential(nn.Conv2d(narrow, narrow, 3, padding=1), nn.ReLU(), *layers, nn.Conv2d(wide, narrow, 1))
+
+
+def _narrow() -> nn.Module:
+    return nn.Conv2d(_CHANNELS, _CHANNELS, 1)
 
 
 def _chunks(points: Sequence[Point], size: int) -> Iterator[Sequence[Point]]:

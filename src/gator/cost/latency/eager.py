@@ -78,7 +78,8 @@ class Compiled:
 def placed(network: nn.Module, setup: Setup) -> nn.Module:
     """A copy of the network in eval mode, on the device and of the type and layout that are asked for."""
     copied = copy.deepcopy(network).eval().to(setup.device, setup.torch_dtype)
-    return copied.to(memory_format=torch.channels_last) if setup.channels_last else copied  # type: ignore[call-overload]
+    layout = torch.channels_last if setup.channels_last else torch.contiguous_format
+    return copied.to(memory_format=layout)  # type: ignore[no-any-return, call-overload]
 
 
 def _runner(network: Any, call: Call, setup: Setup) -> Callable[[], Any]:
@@ -88,11 +89,11 @@ def _runner(network: Any, call: Call, setup: Setup) -> Callable[[], Any]:
 
     def run() -> None:
         network(*args, **kwargs)
-        torch.cuda.synchronize()
+        _wait(setup)
 
     return run
 
 
 def _wait(setup: Setup) -> None:
-    if setup.device == "cuda":
-        torch.cuda.synchronize()
+    if setup.device != "cpu":  # the call comes back before the work is done
+        torch.accelerator.synchronize()

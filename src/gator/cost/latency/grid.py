@@ -77,9 +77,9 @@ class Entry:
         j, v = _place(columns, out)
         upper = ms[i, j] * (1 - v) + ms[i, min(j + 1, len(columns) - 1)] * v
         if i + 1 >= len(rows):
-            return float(upper)
+            return max(float(upper), 0.0)
         lower = ms[i + 1, j] * (1 - v) + ms[i + 1, min(j + 1, len(columns) - 1)] * v
-        return float(upper * (1 - u) + lower * u)
+        return max(float(upper * (1 - u) + lower * u), 0.0)
 
     def _grid(self, side: Side, steps: Steps) -> Grid:
         if (steps, side) not in self._grids:

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 from torch import nn
 
@@ -15,14 +17,15 @@ from gator.cost.latency.probe import Probed, probed_prices
 from gator.cost.latency.runtime import runtime_of
 from gator.cost.latency.segments import segments_of
 from gator.cost.latency.setup import Setup, made_setup
-from gator.cost.latency.stopwatch import Reference, Stopwatch, told_by_first
+from gator.cost.latency.stopwatch import Reference, Stopwatch
 from gator.cost.latency.store import check_key, key_here, read, usual_path
 from gator.cost.latency.table import Calibration, Table, network_name
-from gator.cost.price import Floats, Priced, Widths
+from gator.cost.price import Floats, Widths
 from gator.errors import GatorError
 from gator.graph.hypergraph import Hypergraph
 from gator.graph.trace import retraced
 from gator.surgery.cut import cut
+from gator.together import by_first
 
 METHODS = ("table", "probe")
 
@@ -65,26 +68,33 @@ class Latency:
     def on(self, model: nn.Module, graph: Hypergraph) -> Measured | Tabled:
         return self.again(model, graph, None)
 
-    def again(self, model: nn.Module, graph: Hypergraph, wholes: dict[str, Any] | None) -> Measured | Tabled:
-        """On a network cut from one that was seen before: its layers add up as `wholes` says that they did there."""
+    def again(self, model: nn.Module, graph: Hypergraph, wholes: Mapping[str, Any] | None) -> Measured | Tabled:
+        """Prices of a network that was priced before, or that was cut from one: `wholes` is what those prices handed on."""
         graph = retraced(graph, model)
         if self.other_device:
-            return self.tabled(graph, read(Path(self.table)))
+            return self.tabled(graph, read(Path(self.table)), None if wholes is None else Calibration(**wholes["calibration"]))
+        setup = self._setup_on(graph)
+        if wholes is not None and wholes["setup"] != asdict(setup):
+            was = Setup(**wholes["setup"])
+            raise GatorError(f"the latencies so far were measured under other conditions: {was}; now it is {setup}")
         if self.method == "table":
-            self.found_for(graph)  # refused before anything is measured
+            by_first(lambda: self.found_for(graph))  # refused before anything is measured
         # The same form as the networks it is compared to: an fx graph over the same layers.
         network = cut(model, graph, {}, keep_class=False, verify=False)
-        reference = Stopwatch(self._setup_on(graph), graph.inputs, self.rounds).reference(network)
-        now_ms = told_by_first(lambda: reference.ms)
+        reference = Stopwatch(setup, graph.inputs, self.rounds).reference(network, None if wholes is None else wholes["ms"])
+        widths = [edge.width for edge in graph.edges]
+        priced: Probed | Tabled
         if self.method == "probe":
-            prices = told_by_first(lambda: probed_prices(model, graph, reference))
-            return Measured(Probed(prices, [edge.width for edge in graph.edges], now_ms), reference)
-        if wholes is None:
-            text = told_by_first(lambda: self._built(model, graph))
-            return Measured(self.tabled(graph, Table.from_json(text, "the table"), now_ms), reference)
-        text = told_by_first(lambda: self._built(model, graph, layers_alone=True))
-        layers = Layers(graph, segments_of(graph), Table.from_json(text, "the table"))
-        return Measured(Tabled(layers, Calibration(**wholes["calibration"]), wholes["today"]), reference)
+            given = None if wholes is None else wholes["prices"]
+            prices = by_first(lambda: probed_prices(model, graph, reference)) if given is None else np.array(given)
+            priced = Probed(prices, widths, reference.ms)
+        else:
+            text = by_first(lambda: self._built(model, graph, layers_alone=wholes is not None))
+            calibration = None if wholes is None else Calibration(**wholes["calibration"])
+            priced = self.tabled(graph, Table.from_json(text, "the table"), calibration)
+        factor = None if wholes is None else wholes["factor"]
+        # The table was made on another day; the whole network, which is measured today, stands for the difference.
+        return Measured(priced, reference, reference.ms / priced.total(widths) if factor is None else factor)
 
     def _setup_on(self, graph: Hypergraph) -> Setup:
         """With the batch as a number: a table has to say which."""
@@ -100,14 +110,13 @@ class Latency:
             builder.build()
         return table.to_json()
 
-    def tabled(self, graph: Hypergraph, table: Table, now_ms: float | None = None) -> Tabled:
-        """Prices of a network from a finished table; with `now_ms`, what the whole network takes today."""
+    def tabled(self, graph: Hypergraph, table: Table, calibration: Calibration | None = None) -> Tabled:
+        """Prices of a network from a finished table, by its own calibration or that of the network it was cut from."""
         segments = segments_of(graph)
-        calibration = table.calibrations.get(network_name(segments))
+        calibration = calibration or table.calibrations.get(network_name(segments))
         if calibration is None:
             raise GatorError(f"the latency table {self.table} has no calibration of this network; build it on its device first")
-        layers = Layers(graph, segments, table)
-        return Tabled(layers, calibration) if now_ms is None else Tabled.measured_today(layers, calibration, now_ms)
+        return Tabled(Layers(graph, segments, table), calibration)
 
     def found_for(self, graph: Hypergraph, path: Path | None = None) -> tuple[Path, Table]:
         """The table for a network, empty if there is none yet, and where it is kept; refused if it is of another device."""
@@ -120,24 +129,33 @@ class Latency:
 
 @dataclass(frozen=True)
 class Measured:
-    """Predicted prices, and the measurement that has the last word."""
+    """Predicted prices times a factor, and the measurement that has the last word."""
 
-    priced: Priced
+    priced: Probed | Tabled
     reference: Reference
+    factor: float
     tolerance = 0.03  # what a measured latency may be below its target, as a share of it
 
     def total(self, widths: Widths) -> float:
-        return self.priced.total(widths)
+        return self.factor * self.priced.total(widths)
 
     def per_channel(self, widths: Widths) -> Floats:
-        return self.priced.per_channel(widths)
+        return self.factor * self.priced.per_channel(widths)
 
     @property
-    def wholes(self) -> dict[str, Any] | None:
-        """What the network's successors need to know, as plain data."""
-        if not isinstance(self.priced, Tabled):
-            return None
-        return {"calibration": asdict(self.priced.calibration), "today": self.priced.today}
+    def wholes(self) -> dict[str, Any]:
+        """All that is needed to price this network again, as plain data."""
+        kind = {"prices": None, "calibration": None, **self.priced.wholes}
+        return {**kind, "ms": self.reference.ms, "factor": self.factor, "setup": asdict(self.reference.stopwatch.setup)}
+
+    def handed_on(self, model: nn.Module, graph: Hypergraph) -> dict[str, Any]:
+        """What the prices of a network cut from this one need: how the layers add up, and what it takes beside this one."""
+        network = cut(model, graph, {}, keep_class=False, verify=False)
+        return {**self.wholes, "prices": None, "ms": self.measured(network), "factor": None}
+
+    def seen(self, network: nn.Module, widths: Widths) -> Measured:
+        """The same, with a factor that is right for this network."""
+        return replace(self, factor=self.measured(network) / self.priced.total(widths))
 
     @property
     def block(self) -> int | None:
@@ -146,7 +164,7 @@ class Measured:
 
     def measured(self, network: nn.Module) -> float:
         """Milliseconds of a finished network."""
-        return told_by_first(lambda: self.reference.measured(network))
+        return self.reference.measured(network)
 
     def __deepcopy__(self, memo: dict[int, Any]) -> Measured:
         return self

@@ -4,23 +4,49 @@ from __future__ import annotations
 
 import os
 import platform
+import subprocess
 from pathlib import Path
 
 import torch
+
+_CPUINFO, _BOARD = Path("/proc/cpuinfo"), Path("/proc/device-tree/model")
 
 
 def device_name(device: str) -> str:
     """The processor and how many of it there are, or the graphics card."""
     if device == "cuda":
         return torch.cuda.get_device_name()
-    return f"{_processor()}, {os.cpu_count()} cores"
+    if device == "mps":
+        return f"{processor()}, its own GPU"
+    return f"{processor()}, {os.cpu_count()} cores"
 
 
-def _processor() -> str:
+def processor() -> str:
+    """By the name its maker gave it; on Arm by the board and the numbers of its parts, where there is no name."""
+    if platform.system() == "Darwin":
+        found = _answer("sysctl", "-n", "machdep.cpu.brand_string")
+    else:
+        fields = _fields()
+        parts = [fields.get(key, "") for key in ("CPU implementer", "CPU part")]
+        found = fields.get("model name") or " ".join(filter(None, [_text(_BOARD).strip("\0 \n"), *parts]))
+    return f"{found or platform.processor() or platform.system()} ({platform.machine()})"
+
+
+def _fields() -> dict[str, str]:
+    """What the kernel says of the processors, the last one counting: where they differ, it is the fast one."""
+    lines = (line.partition(":") for line in _text(_CPUINFO).splitlines())
+    return {name.strip(): value.strip() for name, _, value in lines}
+
+
+def _text(path: Path) -> str:
     try:
-        for line in Path("/proc/cpuinfo").read_text().splitlines():
-            if line.startswith("model name"):
-                return f"{line.partition(':')[2].strip()} ({platform.machine()})"
+        return path.read_text()
     except OSError:
-        pass
-    return f"{platform.processor() or platform.machine()} ({platform.system()})"
+        return ""
+
+
+def _answer(*command: str) -> str:
+    try:
+        return subprocess.run(command, capture_output=True, text=True, check=True, timeout=10).stdout.strip()
+    except (OSError, subprocess.SubprocessError):
+        return ""

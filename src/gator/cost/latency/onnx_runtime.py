@@ -14,6 +14,7 @@ from types import ModuleType
 from typing import Any
 
 import torch
+from numpy.typing import NDArray
 from torch import nn
 from torch.utils import _pytree as pytree
 
@@ -28,7 +29,9 @@ class OnnxRuntime:
     """ONNX Runtime with its own graph optimisations, on the CPU or through CUDA."""
 
     def check(self, setup: Setup) -> None:
-        provider = _PROVIDERS[setup.device]
+        provider = _PROVIDERS.get(setup.device)
+        if provider is None:
+            raise GatorError(f'device="{setup.device}" with runtime="onnxruntime"; expected {" or ".join(_PROVIDERS)}')
         if provider not in _needed("onnxruntime").get_available_providers():
             raise GatorError(f'device="{setup.device}": this onnxruntime has no {provider}; pip install onnxruntime-gpu')
         _needed("onnx")
@@ -67,32 +70,62 @@ class OnnxRuntime:
         options.log_severity_level = 3
         if profile:
             options.enable_profiling, options.profile_file_prefix = True, profile
-        written = written_as_onnx(placed(network, setup), call)
+        written, given = written_as_onnx(placed(network, setup), call)
         session = runtime.InferenceSession(written, options, providers=[_PROVIDERS[setup.device]])
-        leaves = [leaf for leaf in pytree.tree_leaves(call) if isinstance(leaf, torch.Tensor)]
-        names = [given.name for given in session.get_inputs()]
-        return session, {name: leaf.cpu().numpy() for name, leaf in zip(names, leaves, strict=True)}
+        if session.get_providers()[0] != _PROVIDERS[setup.device]:
+            raise GatorError(f'device="{setup.device}": onnxruntime cannot load {_PROVIDERS[setup.device]} here; see its log')
+        return session, {each.name: given[each.name] for each in session.get_inputs()}
 
 
-def written_as_onnx(network: nn.Module, call: Call) -> bytes:
-    """The network as ONNX, sizes fixed.
+class _Flat(nn.Module):
+    """A network as a function of its tensors, in the order they are found in the call; all else is part of it."""
+
+    def __init__(self, network: nn.Module, call: Call) -> None:
+        super().__init__()
+        self.network = network
+        self.leaves, self.structure = pytree.tree_flatten(call)
+
+    @property
+    def tensors(self) -> list[torch.Tensor]:
+        return [leaf for leaf in self.leaves if isinstance(leaf, torch.Tensor)]
+
+    def forward(self, *tensors: torch.Tensor) -> Any:
+        given = iter(tensors)
+        leaves = [next(given) if isinstance(leaf, torch.Tensor) else leaf for leaf in self.leaves]
+        args, kwargs = pytree.tree_unflatten(leaves, self.structure)
+        return self.network(*args, **kwargs)
+
+
+def written_as_onnx(network: nn.Module, call: Call) -> tuple[bytes, dict[str, NDArray[Any]]]:
+    """The network as ONNX, sizes fixed, and its inputs by name; those it does not read may be missing in the file.
 
     The older exporter takes a tenth of the time, which matters for hundreds of layers of other widths; what it cannot
     write the newer one may.
     """
-    args, kwargs = call
     with warnings.catch_warnings(), torch.inference_mode(False), torch.no_grad():
         warnings.simplefilter("ignore")
-        args, kwargs = pytree.tree_map(lambda x: x.clone() if isinstance(x, torch.Tensor) else x, (args, kwargs))
+        copied = pytree.tree_map(lambda x: x.clone() if isinstance(x, torch.Tensor) else x, call)
+        flat = _Flat(network, copied).eval()
+        inputs = tuple(flat.tensors)
+        names = [f"x{index}" for index in range(len(inputs))]
+        given = {name: tensor.cpu().numpy() for name, tensor in zip(names, inputs, strict=True)}
         try:
             file = io.BytesIO()
-            torch.onnx.export(network, args, file, kwargs=kwargs, dynamo=False, opset_version=17)  # type: ignore[arg-type]
-            return file.getvalue()
+            torch.onnx.export(flat, inputs, file, input_names=names, dynamo=False, opset_version=17)  # type: ignore[arg-type]
+            return file.getvalue(), given
         except Exception:  # whatever the older exporter stumbles over; the newer one has the last word
-            program = torch.onnx.export(network, args, kwargs=kwargs, dynamo=True, verbose=False)
-            assert program is not None
-            data: bytes = program.model_proto.SerializeToString()
-            return data
+            return _by_newer(flat, inputs, names), given
+
+
+def _by_newer(flat: nn.Module, inputs: tuple[torch.Tensor, ...], names: list[str]) -> bytes:
+    try:
+        program = torch.onnx.export(flat, inputs, input_names=names, dynamo=True, verbose=False)
+        assert program is not None
+        data: bytes = program.model_proto.SerializeToString()
+        return data
+    except Exception as error:  # an exporter may stumble over anything
+        first = str(error).strip().partition("\n")[0]
+        raise GatorError(f"this network cannot be written as ONNX: {type(error).__name__}: {first}") from error
 
 
 def _needed(package: str) -> ModuleType:

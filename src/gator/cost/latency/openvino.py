@@ -9,9 +9,7 @@ from collections.abc import Callable
 from types import ModuleType
 from typing import Any
 
-import torch
 from torch import nn
-from torch.utils import _pytree as pytree
 
 from gator.cost.latency.eager import placed
 from gator.cost.latency.onnx_runtime import written_as_onnx
@@ -44,20 +42,21 @@ class OpenVino:
                     spent.setdefault(f"{node.node_name} ({node.exec_type})", []).append(1e3 * node.real_time.total_seconds())
         return [(name, statistics.median(times)) for name, times in spent.items()]
 
-    def _request(self, network: nn.Module, call: Call, setup: Setup, profile: bool) -> tuple[Any, list[Any]]:
+    def _request(self, network: nn.Module, call: Call, setup: Setup, profile: bool) -> tuple[Any, dict[str, Any]]:
         openvino = _needed()
         core = openvino.Core()
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
-            model = core.read_model(model=written_as_onnx(placed(network, setup), call))
+            written, given = written_as_onnx(placed(network, setup), call)
+            model = core.read_model(model=written)
         settings = {
             "INFERENCE_NUM_THREADS": setup.threads,
             "PERFORMANCE_HINT": "LATENCY",
             "INFERENCE_PRECISION_HINT": "f32",
             "PERF_COUNT": profile,
         }
-        request = core.compile_model(model, "CPU", settings).create_infer_request()
-        return request, [leaf.numpy() for leaf in pytree.tree_leaves(call) if isinstance(leaf, torch.Tensor)]
+        compiled = core.compile_model(model, "CPU", settings)
+        return compiled.create_infer_request(), {port.any_name: given[port.any_name] for port in compiled.inputs}
 
 
 def _needed() -> ModuleType:

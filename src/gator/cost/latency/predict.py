@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+from dataclasses import asdict
+from typing import Any
+
 import numpy as np
+from torch import nn
 
 from gator.cost.latency.calibrate import applied
 from gator.cost.latency.grid import Entry, Point
@@ -63,17 +67,19 @@ class Layers:
 class Tabled:
     """Prices from a table."""
 
-    def __init__(self, layers: Layers, calibration: Calibration, today: float = 1.0) -> None:
-        self._layers, self.calibration, self.today, self.block = layers, calibration, today, layers.steps.block
+    def __init__(self, layers: Layers, calibration: Calibration) -> None:
+        self._layers, self.calibration, self.block = layers, calibration, layers.steps.block
 
-    @staticmethod
-    def measured_today(layers: Layers, calibration: Calibration, whole_ms: float) -> Tabled:
-        """The table was made on another day; the whole network, which is measured today, stands for the difference."""
-        whole = [edge.width for edge in layers.graph.edges]
-        return Tabled(layers, calibration, whole_ms / Tabled(layers, calibration).total(whole))
+    @property
+    def wholes(self) -> dict[str, Any]:
+        """What the prices of a network cut from this one need, as plain data."""
+        return {"calibration": asdict(self.calibration)}
+
+    def handed_on(self, model: nn.Module, graph: Hypergraph) -> dict[str, Any]:  # noqa: ARG002
+        return self.wholes
 
     def total(self, widths: Widths) -> float:
-        return self.today * applied(self._layers.parts(widths), self.calibration.factors, self.calibration.rest_ms)
+        return applied(self._layers.parts(widths), self.calibration.factors, self.calibration.rest_ms)
 
     def per_channel(self, widths: Widths) -> Floats:
         """The slope around the living widths. Blocks are smoothed over: one channel saves nothing, a block of them does."""
@@ -83,7 +89,7 @@ class Tabled:
         result = np.zeros(len(w))
         for index in sorted(self._layers.live(w)):
             segment, entry = self._layers.segments[index], self._layers.entries[index]
-            factor = self.today * self.calibration.factors.get(segment.group, 1.0)
+            factor = self.calibration.factors.get(segment.group, 1.0)
             for edge in segment.edges:
                 below, above = w.copy(), w.copy()
                 below[edge], above[edge] = max(w[edge] - reach[edge], 0.0), min(w[edge] + reach[edge], whole[edge])

@@ -7,6 +7,7 @@ of that sum at the start, times what the whole network was measured to take (eq.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 from torch import nn
@@ -27,7 +28,12 @@ class Probed:
         whole = float(prices @ np.asarray(widths, dtype=np.float64))
         if not whole > 0:
             raise GatorError("the network did not get faster with half of any edge's channels gone; raise rounds= or batch=")
-        self.prices = prices * whole_ms / whole
+        self._probed, self.prices = prices, prices * whole_ms / whole
+
+    @property
+    def wholes(self) -> dict[str, Any]:
+        """What is needed to price this network again, as plain data."""
+        return {"prices": self._probed.tolist()}
 
     def total(self, widths: Widths) -> float:
         return float(self.prices @ np.asarray(widths, dtype=np.float64))

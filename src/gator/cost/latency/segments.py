@@ -241,7 +241,7 @@ class _Writer:
         for length, axis in zip(found.shape, self.divider.labelled.axes[value], strict=True):
             size = self.divider.size(axis)
             if size is not None:
-                sizes.append(self.letters.setdefault(size, f"other{len(self.letters)}"))
+                sizes.append(self.letters.setdefault(size, f"other{len(self.letters)} of {size.whole}"))
             elif isinstance(length, BatchInt):
                 sizes.append(f"{length.slope}b+{length.offset}")
             else:

@@ -1,6 +1,6 @@
 """What a latency is a latency of: runtime, device, threads, number type, memory layout and batch.
 
-All of it is stated, checked before any work is done, and put back when the measuring is over.
+All of it is stated, checked before any work is done, and no longer so when the measuring is over.
 """
 
 from __future__ import annotations
@@ -13,11 +13,12 @@ from typing import Any
 import torch
 from torch.utils import _pytree as pytree
 
+from gator.cost.latency.pages import pages_kept
 from gator.errors import GatorError
 from gator.graph.inputs import Inputs
 
 DTYPES = {"float32": torch.float32, "float16": torch.float16, "bfloat16": torch.bfloat16, "float64": torch.float64}
-DEVICES = ("cpu", "cuda")
+DEVICES = ("cpu", "cuda", "mps")
 Call = tuple[tuple[Any, ...], dict[str, Any]]  # args and kwargs of one forward
 
 
@@ -57,12 +58,12 @@ class Setup:
 
     @contextmanager
     def on(self) -> Iterator[None]:
-        """Threads as asked for and no gradients, for as long as the block lasts."""
+        """Threads as asked for, no gradients and no memory given back, for as long as the block lasts."""
         before = torch.get_num_threads()
         if before != self.threads:
             torch.set_num_threads(self.threads)
         try:
-            with torch.inference_mode():
+            with torch.inference_mode(), pages_kept():
                 yield
         finally:
             if before != self.threads:
@@ -79,9 +80,10 @@ def made_setup(
 ) -> Setup:
     """A setup from what a person wrote, refused before any work is done."""
     if device not in DEVICES:
-        raise GatorError(f"device={device!r}; expected {' or '.join(map(repr, DEVICES))}")
-    if device == "cuda" and not torch.cuda.is_available():
-        raise GatorError('device="cuda", but torch finds no CUDA device here; use device="cpu"')
+        raise GatorError(f"device={device!r}; expected one of {', '.join(DEVICES)}")
+    here = {"cpu": True, "cuda": torch.cuda.is_available(), "mps": torch.backends.mps.is_available()}
+    if not here[device]:
+        raise GatorError(f'device="{device}", but torch finds no such device here; use device="cpu"')
     name = str(dtype).removeprefix("torch.")
     if name not in DTYPES:
         raise GatorError(f"dtype={dtype!r}; expected one of {', '.join(DTYPES)}")

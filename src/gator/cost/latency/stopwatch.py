@@ -7,20 +7,19 @@ network it is compared to, and said in the milliseconds of that one's first meas
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
-from typing import Any, TypeVar
+from dataclasses import dataclass, replace
+from typing import Any
 
-from torch import distributed as dist
 from torch import nn
 
 from gator.cost.latency.quiet import undisturbed
 from gator.cost.latency.runtime import runtime_of
 from gator.cost.latency.setup import Setup
 from gator.cost.timing import Timing, timed
-from gator.graph.inputs import Inputs
+from gator.graph.inputs import Inputs, TensorSpec
+from gator.together import by_first
 
 Run = Callable[[], Any]
-T = TypeVar("T")
 
 
 @dataclass(frozen=True)
@@ -31,6 +30,16 @@ class Stopwatch:
     inputs: Inputs
     rounds: int
 
+    @property
+    def conditions(self) -> str:
+        """What its times are times of, for people."""
+        return f"{replace(self.setup, batch=self.setup.batch or self.inputs.batch)} of {self.shapes}"
+
+    @property
+    def shapes(self) -> str:
+        """Of one example."""
+        return ", ".join("x".join(map(str, leaf.shape[1:])) for leaf in self.inputs.leaves if isinstance(leaf, TensorSpec))
+
     def prepare(self, network: nn.Module) -> Run:
         with self.setup.on():
             return runtime_of(self.setup).prepare(network, self.setup.call(self.inputs), self.setup)
@@ -40,9 +49,10 @@ class Stopwatch:
         with self.setup.on():
             return timed(runs, rounds=rounds or self.rounds, threads=self.setup.threads)
 
-    def reference(self, network: nn.Module) -> Reference:
+    def reference(self, network: nn.Module, ms: float | None = None) -> Reference:
+        """This network to measure others against; `ms` is what it took before, if that is known."""
         run = self.prepare(network)
-        return Reference(self, run, undisturbed(lambda: self.times([run]))[0].median_ms)
+        return Reference(self, run, by_first(lambda: undisturbed(lambda: self.times([run]))[0].median_ms) if ms is None else ms)
 
 
 @dataclass(frozen=True)
@@ -55,16 +65,9 @@ class Reference:
 
     def measured(self, network: nn.Module) -> float:
         """Milliseconds of another network, as they would have been when this one was measured."""
-        run = self.stopwatch.prepare(network)
-        own, other = undisturbed(lambda: self.stopwatch.times([self.run, run]))
+        own, other = by_first(lambda: self._in_turns(network))
         return other.quick_ms * self.ms / own.quick_ms
 
-
-def told_by_first(measure: Callable[[], T]) -> T:
-    """What the first of several processes measured, told to the others: they must not come to different conclusions."""
-    if not (dist.is_available() and dist.is_initialized() and dist.get_world_size() > 1):
-        return measure()
-    box: list[Any] = [measure() if dist.get_rank() == 0 else None]
-    dist.broadcast_object_list(box, src=0)
-    found: T = box[0]
-    return found
+    def _in_turns(self, network: nn.Module) -> tuple[Timing, ...]:
+        run = self.stopwatch.prepare(network)
+        return undisturbed(lambda: self.stopwatch.times([self.run, run]))

@@ -18,7 +18,7 @@ from gator.cost.latency.setup import Setup
 from gator.cost.latency.steps import Steps
 from gator.errors import FileError
 
-FORMAT = 1
+FORMAT = 2  # 1 knew no yardstick
 
 
 @dataclass(frozen=True)
@@ -39,6 +39,7 @@ class Calibration:
 
     factors: dict[str, float]
     rest_ms: float
+    title: str  # of the network, for people
     whole_ms: float  # of the network as it is, when it was calibrated
     networks: int  # of random widths that it was fitted to
     unseen: int  # and those it was tested on
@@ -56,7 +57,8 @@ class Table:
 
     key: Key
     steps: Steps | None = None
-    call_ms: float = 0.0  # of a network with nothing to do: what a layer alone takes too much
+    yardstick_ms: float = 0.0  # of a network that is always the same: all times are said as of the moment it took this
+    call_ms: float = 0.0  # what a layer alone takes too much: that of calling the runtime
     entries: dict[tuple[str, Point], Entry] = field(default_factory=dict)
     timed: dict[str, list[tuple[list[int], float]]] = field(
         default_factory=dict
@@ -77,6 +79,7 @@ class Table:
                 "format": FORMAT,
                 "key": {"device": self.key.device, "setup": asdict(self.key.setup), "versions": dict(self.key.versions)},
                 "steps": None if self.steps is None else asdict(self.steps),
+                "yardstick_ms": self.yardstick_ms,
                 "call_ms": self.call_ms,
                 "entries": [
                     {"kind": e.kind, "title": e.title, "whole": e.whole, "ms": [[*point, ms] for point, ms in e.ms.items()]}
@@ -94,6 +97,8 @@ class Table:
             data: Any = json.loads(text)
             if data["format"] > FORMAT:
                 raise FileError(f"{where} has format {data['format']}, this version reads up to {FORMAT}; upgrade gator")
+            if data["format"] < FORMAT:
+                raise FileError(f"{where} was made by an older version of gator; remove it and build it again")
             key = data["key"]
             entries = [
                 Entry(e["kind"], e["title"], (e["whole"][0], e["whole"][1]), {(a, b): float(ms) for a, b, ms in e["ms"]})
@@ -102,6 +107,7 @@ class Table:
             return Table(
                 Key(key["device"], Setup(**key["setup"]), tuple(sorted(key["versions"].items()))),
                 None if data["steps"] is None else Steps(**data["steps"]),
+                float(data["yardstick_ms"]),
                 float(data["call_ms"]),
                 {(entry.kind, entry.whole): entry for entry in entries},
                 {name: [(list(widths), float(share)) for widths, share in found] for name, found in data["timed"].items()},
