@@ -227,3 +227,10 @@ def test_steps_are_found_under_noise(block, even) -> None:
 
     series = [{w: time(w) for w in range(first, first + 32)} for first in (33, 65, 97)]
     assert steps_of(series) == Steps(block, even)
+
+
+def test_one_layer_that_shows_a_smaller_block_decides() -> None:
+    """Another one hardly notices how wide it is."""
+    shows = {width: -(-width // 8) * 8.0 for width in range(1, 33)}
+    hides = {width: 100.0 + width // 16 for width in range(33, 65)}
+    assert steps_of([shows, hides, hides]).block == 8

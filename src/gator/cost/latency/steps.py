@@ -9,6 +9,7 @@ import numpy as np
 
 _BLOCKS = (4, 8, 16, 32)  # two neighbouring widths are too close to be told apart
 _FREE = 0.4  # of what added channels would cost if each cost the same: rounding up for less counts as free
+_DEAR = 0.6  # likewise: more than that on any side of any layer is not free
 _EVENS = (1, 2, 4, 8, 16)
 _AS_GOOD = 1.1  # times as long; what is uneven costs more than that, or it does not matter
 FINE = 32  # neighbouring widths that are timed
@@ -38,11 +39,19 @@ def steps_of(series: Sequence[Series]) -> Steps:
     """The largest block that can be doubled up to for free, from one channel on; and what within it is as good as all of it."""
     block = 1
     for wider in _BLOCKS:
-        pairs = list(_pairs(series, every=block, block=wider))
+        pairs = _pairs(series, every=block, block=wider)
         if not pairs or float(np.median([(times - 1) / (channels - 1) for times, channels in pairs])) > _FREE:
+            break
+        # A block that is too small costs little accuracy; one that is too large makes narrow layers look alike.
+        if any(_added(_pairs([one], every=block, block=wider)) > _DEAR for one in series):
             break
         block = wider
     return Steps(block, next(even for even in (*_EVENS, block) if even >= block or _as_good(series, even, block)))
+
+
+def _added(pairs: Sequence[tuple[float, float]]) -> float:
+    """What the added channels of all these pairs cost, of what they would if each cost the same."""
+    return sum(times - 1 for times, _ in pairs) / max(sum(channels - 1 for _, channels in pairs), 1e-9)
 
 
 def _as_good(series: Sequence[Series], even: int, block: int) -> bool:
