@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
+from typing import TypeVar
 
 import torch
 from torch import nn
@@ -38,8 +39,10 @@ _AT_ONCE = 8
 _STEP_GROUPS = 3  # groups of layers that are asked for steps
 _WIDE = 8  # channels: less has no steps to show
 _LAYER_MS, _NETWORK_MS = 100.0, 600.0  # of timing for every point of a grid, and for every network
-_CHANNELS, _PIXELS, _SEVERAL = 64, 28, 6
+_PASSES, _BESIDE = 2, 3  # times that networks are measured, minutes apart; and how many beside the network itself
+_CHANNELS, _PIXELS, _PART, _SEVERAL = 64, 28, 4, 6
 log = logging.getLogger("gator")
+T = TypeVar("T")
 Progress = Callable[[int, int, str], None]  # done, of how many, what
 
 
@@ -80,12 +83,13 @@ class Builder:
 
     @cached_property
     def _yardstick(self) -> Run:
-        return self._chain(_wide, 1)
+        # As a batch takes it: where layers wait for memory, so must the yardstick.
+        return self._chain(_wide, 1, -(-(self.setup.batch or 1) // _PART))
 
-    def _chain(self, layer: Callable[[], nn.Module], length: int) -> Run:
+    def _chain(self, layer: Callable[[], nn.Module], length: int, batch: int) -> Run:
         with torch.random.fork_rng(devices=[]):
             layers = [layer() for _ in range(length)]
-        given = torch.ones(1, _CHANNELS, _PIXELS, _PIXELS)
+        given = torch.ones(batch, _CHANNELS, _PIXELS, _PIXELS)
         with self.setup.on():
             return self.runtime.prepare(nn.Sequential(*layers), self.setup.placed(((given,), {})), self.setup)
 
@@ -96,8 +100,9 @@ class Builder:
 
     def _begin(self) -> None:
         with self.setup.on():
-            self.table.yardstick_ms = undisturbed(lambda: timed([self._yardstick], rounds=100))[0].quick_ms
-            one, several = self._in_turns([self._chain(_narrow, 1), self._chain(_narrow, _SEVERAL)], 100)
+            self.table.yardstick_ms = undisturbed(lambda: timed([self._yardstick], rounds=MOST_ROUNDS))[0].quick_ms
+            chains = [self._chain(_narrow, length, 1) for length in (1, _SEVERAL)]
+            one, several = self._in_turns(chains, MOST_ROUNDS)
         # What comes with every call of a runtime, however many layers it runs: waking threads, passing tensors.
         self.table.call_ms = max((_SEVERAL * one - several) / (_SEVERAL - 1), 0.0)
 
@@ -163,7 +168,7 @@ class Builder:
         part = Part(self.model, self.graph, segment)
         with self.setup.on():
             runs = [self.runtime.prepare(*part.built(*point, self.setup), self.setup) for point in points]
-            return [max(ms, 1e-6) for ms in self._in_turns(runs, rounds_worth(runs, _LAYER_MS))]
+            return [max(ms, 1e-6) for ms in self._in_turns(runs, rounds_worth(runs, _LAYER_MS, least=9))]
 
     # Networks.
 
@@ -177,24 +182,27 @@ class Builder:
             yield from ([int(w) for w in widths] for pair in pairs for widths in pair if widths is not None)
 
     def _time_networks(self) -> None:
-        found = self.table.timed.setdefault(self.name, [])
+        """The network itself in milliseconds, the others as shares of it, measured in turns with it, and again later on."""
+        if self.name in self.table.timed:
+            return
+        itself = [edge.width for edge in self.graph.edges]
+        whole = self.watch.prepare(self._network(itself))
         drawn = list(self._drawn())
-        whole: Run | None = None
-        while len(found) < len(drawn) + 1:
-            self.progress(len(found), len(drawn) + 1, "whole networks")
-            if whole is None:
-                whole = self.watch.prepare(self._network([edge.width for edge in self.graph.edges]))
-            if not found:  # the network itself, in milliseconds; the others as shares of it, measured in turns with it
-                found.append(([edge.width for edge in self.graph.edges], self._times_of_networks([whole])[0].quick_ms))
-            some = drawn[len(found) - 1 : len(found) + 2]
-            runs = [whole, *(self.watch.prepare(self._network(widths)) for widths in some)]
+        found: list[list[tuple[float, float]]] = [[] for _ in drawn]  # milliseconds of the network itself, and the share
+        for done, (number, some) in enumerate(itertools.product(range(_PASSES), _chunks(range(len(drawn)), _BESIDE))):
+            self.progress(done, _PASSES * -(-len(drawn) // _BESIDE), f"whole networks, {('once', 'again')[number]}")
+            runs = [whole, *(self.watch.prepare(self._network(drawn[index])) for index in some)]
             own, *others = self._times_of_networks(runs)
-            found.extend((widths, other.quick_ms / own.quick_ms) for widths, other in zip(some, others, strict=True))
-            write(self.table, self.path)
+            for index, other in zip(some, others, strict=True):
+                found[index].append((own.quick_ms, other.quick_ms / own.quick_ms))
+        # The network itself was fastest when nobody else was at work.
+        shares = [(widths, min(seen)[1]) for widths, seen in zip(drawn, found, strict=True)]
+        self.table.timed[self.name] = [(itself, min(ms for seen in found for ms, _ in seen)), *shares]
+        write(self.table, self.path)
 
     def _times_of_networks(self, runs: Sequence[Run]) -> tuple[Timing, ...]:
         with self.setup.on():
-            rounds = rounds_worth(runs, _NETWORK_MS)
+            rounds = rounds_worth(runs, _NETWORK_MS, least=5)
             return undisturbed(lambda: timed(runs, rounds=rounds, warmup=1))
 
     def _network(self, widths: Sequence[int]) -> nn.Module:
@@ -226,5 +234,5 @@ def _narrow() -> nn.Module:
     return nn.Conv2d(_CHANNELS, _CHANNELS, 1)
 
 
-def _chunks(points: Sequence[Point], size: int) -> Iterator[Sequence[Point]]:
-    return (points[start : start + size] for start in range(0, len(points), size))
+def _chunks(items: Sequence[T], size: int) -> Iterator[Sequence[T]]:
+    return (items[start : start + size] for start in range(0, len(items), size))
