@@ -32,7 +32,6 @@ from gator.cost.timing import rounds_worth
 
 NETWORKS = 30
 WORTH_MS = 1000  # of timing for every network and pass
-PASSES = 3  # all networks once, then again
 SEED = 20261116  # not one the tables are calibrated on
 
 
@@ -64,11 +63,12 @@ class Run:
     def __init__(self, case: Case, runtime: str, options: argparse.Namespace, until: float) -> None:
         self.case, self.until, self.wait_s = case, until, options.wait
         self.file = Path(options.folder) / f"{case.label}-{runtime}.json"
-        new = {"measured": [], "seconds": 0.0, "of": [SEED, options.threads, options.networks]}
+        self.count = options.passes
+        new = {"measured": [], "seconds": 0.0, "of": [SEED, options.threads, options.networks, options.passes]}
         self.state = json.loads(self.file.read_text()) if self.file.is_file() else new
         if self.state["of"] != new["of"]:
             raise SystemExit(
-                f"{self.file} holds another run (seed, threads, networks: {self.state['of']}); give another --folder"
+                f"{self.file} holds another run (seed, threads, networks, passes: {self.state['of']}); give another --folder"
             )
         torch.manual_seed(0)
         self.model = zoo.build(case.name).model.eval()
@@ -110,7 +110,7 @@ class Run:
         setup = self.cost.setup
         watch = Stopwatch(setup, self.graph.inputs, 9)
         measured, whole = self.state["measured"], None
-        while len(measured) < PASSES * len(self.widths):
+        while len(measured) < self.count * len(self.widths):
             self.check_time()
             whole = whole or watch.prepare(gator.cut(self.model, self.graph, {}, keep_class=False, verify=False))
             first = len(measured) % len(self.widths)
@@ -130,7 +130,7 @@ class Run:
         _, table = self.cost.found_for(self.graph)
         priced = self.cost.tabled(self.graph, table)
         flops = gator.Flops().on(self.model, self.graph)
-        found = {"table": np.array([priced.total(w) for w in self.widths]) / priced.total(full) * wholes}
+        found = {"table": np.array([priced.total(w) for w in self.widths]) / priced.calibration.whole_ms * wholes}
         if "probe" in self.state:
             found["probe"] = np.array(self.state["probe"]) * wholes
         counted = np.array([flops.total(w) for w in self.widths])
@@ -144,7 +144,7 @@ class Run:
         return found
 
     def passes(self) -> np.ndarray:
-        return np.array(self.state["measured"]).reshape(PASSES, len(self.widths), 2)
+        return np.array(self.state["measured"]).reshape(self.count, len(self.widths), 2)
 
     def measured(self) -> np.ndarray:
         """Of the passes the one in which the whole network, measured in turns, was fastest: nobody else was at work."""
@@ -198,6 +198,7 @@ def main() -> None:
     parser.add_argument("--threads", type=int, default=1)
     parser.add_argument("--rounds", type=int, default=15)
     parser.add_argument("--networks", type=int, default=NETWORKS)
+    parser.add_argument("--passes", type=int, default=3, help="how often all networks are measured; the quietest counts")
     parser.add_argument("--only", default="", help="networks whose label contains this")
     parser.add_argument("--runtime", default="", help="one runtime only")
     parser.add_argument("--minutes", type=float, default=1e9, help="stop after so long; run it again to go on")
@@ -219,7 +220,7 @@ def main() -> None:
                     except OutOfTime:
                         print(f"stopped in {case.label} on {runtime}; run again to go on")
                         return
-                if len(run.state["measured"]) == PASSES * len(run.widths):
+                if len(run.state["measured"]) == run.count * len(run.widths):
                     runs.append(run)
     report(runs, Path(options.folder))
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -78,6 +79,16 @@ def test_a_machine_that_is_now_faster_now_slower(fake) -> None:
         network = gator.cut(model, graph, kept_of(graph, widths), verify=False)
         assert priced.total(widths) == pytest.approx(whole * fake.ms(network, ((x,), {})), rel=0.02)
         assert priced.measured(network) == pytest.approx(whole * fake.ms(network, ((x,), {})), rel=1e-6)
+
+
+def test_the_network_itself_takes_what_it_was_measured_to_take(fake) -> None:
+    """However far off the table is; networks that are clearly narrower are as the table says."""
+    model, _, graph = small()
+    priced = cost().on(model, graph)
+    off = replace(priced, factor=1.2 * priced.factor)
+    whole, narrow = [64, 48, 48], [32, 24, 24]
+    assert off.total(whole) == pytest.approx(priced.reference.ms)
+    assert off.total(narrow) == pytest.approx(1.2 * priced.total(narrow))
 
 
 def test_a_block_that_is_gone_costs_nothing(fake) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -28,6 +28,7 @@ from gator.surgery.cut import cut
 from gator.together import by_first
 
 METHODS = ("table", "probe")
+_ALMOST = 0.9  # of the channels
 
 
 @dataclass(frozen=True)
@@ -87,14 +88,16 @@ class Latency:
         if self.method == "probe":
             given = None if wholes is None else wholes["prices"]
             prices = by_first(lambda: probed_prices(model, graph, reference)) if given is None else np.array(given)
-            priced = Probed(prices, widths, reference.ms)
+            priced, factor = Probed(prices, widths, reference.ms), 1.0
         else:
             text = by_first(lambda: self._built(model, graph, layers_alone=wholes is not None))
             calibration = None if wholes is None else Calibration(**wholes["calibration"])
             priced = self.tabled(graph, Table.from_json(text, "the table"), calibration)
-        factor = None if wholes is None else wholes["factor"]
-        # The table was made on another day; the whole network, which is measured today, stands for the difference.
-        return Measured(priced, reference, reference.ms / priced.total(widths) if factor is None else factor)
+            # The table was made on another day; what the whole network takes today stands for the difference.
+            factor = reference.ms / (priced.calibration.whole_ms if wholes is None else priced.total(widths))
+        if wholes is not None and wholes["factor"] is not None:
+            factor = wholes["factor"]
+        return Measured(priced, reference, factor, widths)
 
     def _setup_on(self, graph: Hypergraph) -> Setup:
         """With the batch as a number: a table has to say which."""
@@ -134,10 +137,17 @@ class Measured:
     priced: Probed | Tabled
     reference: Reference
     factor: float
+    whole: Sequence[int]  # the widths of the network itself
     tolerance = 0.03  # what a measured latency may be below its target, as a share of it
 
     def total(self, widths: Widths) -> float:
-        return self.factor * self.priced.total(widths)
+        """The network itself takes what it was measured to take, and what is almost as wide is drawn to that."""
+        predicted = self.factor * self.priced.total(widths)
+        left = float(np.mean(np.asarray(widths) / np.asarray(self.whole)))
+        near = min(max((left - _ALMOST) / (1 - _ALMOST), 0.0), 1.0)
+        if not near:
+            return predicted
+        return predicted * (1 + near * (self.reference.ms / (self.factor * self.priced.total(self.whole)) - 1))
 
     def per_channel(self, widths: Widths) -> Floats:
         return self.factor * self.priced.per_channel(widths)
