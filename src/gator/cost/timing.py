@@ -10,7 +10,6 @@ from typing import Any
 
 import torch
 
-MOST_ROUNDS = 50  # more tell nothing new
 _FAR = 3.0  # distances between the quartiles; what lies further above them was another program's doing
 
 
@@ -54,10 +53,10 @@ def timed(
     return tuple(_summary(times, threads or torch.get_num_threads()) for times in samples)
 
 
-def rounds_worth(runs: Sequence[Callable[[], Any]], worth_ms: float, *, least: int) -> int:
+def rounds_worth(runs: Sequence[Callable[[], Any]], worth_ms: float, *, least: int, most: int = 50) -> int:
     """How often to time each of these to spend so long on one: more often if they are quick."""
     spent = sum(timing.median_ms for timing in timed(runs, rounds=1, warmup=1))
-    return int(min(max(worth_ms * len(runs) / max(spent, 1e-3), least), MOST_ROUNDS))
+    return int(min(max(worth_ms * len(runs) / max(spent, 1e-3), least), max(least, most)))
 
 
 def _summary(times: list[float], threads: int) -> Timing:

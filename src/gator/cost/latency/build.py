@@ -28,7 +28,7 @@ from gator.cost.latency.steps import fine_widths, steps_of
 from gator.cost.latency.stopwatch import Run, Stopwatch
 from gator.cost.latency.store import write
 from gator.cost.latency.table import Calibration, Table, network_name
-from gator.cost.timing import MOST_ROUNDS, Timing, rounds_worth, timed
+from gator.cost.timing import Timing, rounds_worth, timed
 from gator.graph.hypergraph import Hypergraph
 from gator.graph.macs import macs
 from gator.surgery.cut import cut
@@ -39,6 +39,7 @@ _AT_ONCE = 8
 _STEP_GROUPS = 3  # groups of layers that are asked for steps
 _WIDE = 8  # channels: less has no steps to show
 _LAYER_MS, _NETWORK_MS = 100.0, 600.0  # of timing for every point of a grid, and for every network
+_ROUNDS = 50  # of what is always the same
 _PASSES, _BESIDE = 2, 3  # times that networks are measured, minutes apart; and how many beside the network itself
 _CHANNELS, _PIXELS, _PART, _SEVERAL = 64, 28, 4, 6
 log = logging.getLogger("gator")
@@ -68,7 +69,7 @@ class Builder:
         self.runtime = runtime_of(self.setup)
         self.segments = segments_of(self.graph)
         self.name = network_name(self.segments)
-        self.watch = Stopwatch(self.setup, self.graph.inputs, MOST_ROUNDS)
+        self.watch = Stopwatch(self.setup, self.graph.inputs, _ROUNDS)
 
     def build(self) -> Calibration:
         """The calibration of this network, made now or before."""
@@ -100,9 +101,9 @@ class Builder:
 
     def _begin(self) -> None:
         with self.setup.on():
-            self.table.yardstick_ms = undisturbed(lambda: timed([self._yardstick], rounds=MOST_ROUNDS))[0].quick_ms
+            self.table.yardstick_ms = undisturbed(lambda: timed([self._yardstick], rounds=_ROUNDS))[0].quick_ms
             chains = [self._chain(_narrow, length, 1) for length in (1, _SEVERAL)]
-            one, several = self._in_turns(chains, MOST_ROUNDS)
+            one, several = self._in_turns(chains, _ROUNDS)
         # What comes with every call of a runtime, however many layers it runs: waking threads, passing tensors.
         self.table.call_ms = max((_SEVERAL * one - several) / (_SEVERAL - 1), 0.0)
 
