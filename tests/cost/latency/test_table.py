@@ -17,7 +17,7 @@ from gator.cost.latency.build import Builder
 from gator.cost.latency.draws import drawn_widths, kept_of
 from gator.cost.latency.grid import Entry, points_of
 from gator.cost.latency.segments import segments_of
-from gator.cost.latency.steps import Steps, steps_of
+from gator.cost.latency.steps import Steps, fine_widths, steps_of
 from gator.cost.latency.table import Table
 
 
@@ -236,12 +236,18 @@ def test_steps_are_found_under_noise(block, even) -> None:
     def time(width: int) -> float:
         return (1.0 + -(-width // block) * block) * (1.2 if width % even else 1.0) * noise.normal(1, 0.01)
 
-    series = [{w: time(w) for w in range(first, first + 32)} for first in (33, 65, 97)]
+    series = [{w: time(w) for w in range(first, first + 32)} for first in (33, 33, 33)]
     assert steps_of(series) == Steps(block, even)
 
 
-def test_one_layer_that_shows_a_smaller_block_decides() -> None:
-    """Another one hardly notices how wide it is."""
+def test_layers_that_hide_their_blocks_do_not_decide() -> None:
+    """They hardly notice how wide they are."""
     shows = {width: -(-width // 8) * 8.0 for width in range(1, 33)}
     hides = {width: 100.0 + width // 16 for width in range(33, 65)}
     assert steps_of([shows, hides, hides]).block == 8
+
+
+def test_steps_are_looked_for_where_they_can_be_seen() -> None:
+    assert fine_widths(16) == list(range(1, 17))
+    assert fine_widths(48) == list(range(17, 49))
+    assert fine_widths(2048) == fine_widths(64) == list(range(33, 65))

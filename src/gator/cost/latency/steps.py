@@ -9,10 +9,9 @@ import numpy as np
 
 _BLOCKS = (4, 8, 16, 32)  # two neighbouring widths are too close to be told apart
 _FREE = 0.4  # of what added channels would cost if each cost the same: rounding up for less counts as free
-_DEAR = 0.6  # likewise: more than that on any side of any layer is not free
 _EVENS = (1, 2, 4, 8, 16)
 _AS_GOOD = 1.1  # times as long; what is uneven costs more than that, or it does not matter
-FINE = 32  # neighbouring widths that are timed
+FINE, _FROM = 32, 64  # neighbouring widths that are timed, at most so wide: a block more or less must be seen above the noise
 Series = Mapping[int, float]  # times of one layer by its width on one side
 
 
@@ -32,26 +31,27 @@ class Steps:
 
 def fine_widths(whole: int) -> list[int]:
     """The widths to time along one side of a layer."""
-    return list(range(max(whole - FINE + 1, 1), whole + 1))
+    last = min(whole, _FROM)
+    return list(range(max(last - FINE + 1, 1), last + 1))
 
 
 def steps_of(series: Sequence[Series]) -> Steps:
-    """The largest block that can be doubled up to for free, from one channel on; and what within it is as good as all of it."""
-    block = 1
-    for wider in _BLOCKS:
-        pairs = _pairs(series, every=block, block=wider)
-        if not pairs or float(np.median([(times - 1) / (channels - 1) for times, channels in pairs])) > _FREE:
-            break
-        # A block that is too small costs little accuracy; one that is too large makes narrow layers look alike.
-        if any(_added(_pairs([one], every=block, block=wider)) > _DEAR for one in series):
-            break
-        block = wider
+    """The block that most layers show, or a larger one; and what within it is as good as all of it."""
+    blocks = sorted(_block(one) for one in series)
+    # One in four may show less, for whatever reason. A block that is too large would make narrow layers look alike.
+    block = blocks[(len(blocks) - 1) // 4] if blocks else 1
     return Steps(block, next(even for even in (*_EVENS, block) if even >= block or _as_good(series, even, block)))
 
 
-def _added(pairs: Sequence[tuple[float, float]]) -> float:
-    """What the added channels of all these pairs cost, of what they would if each cost the same."""
-    return sum(times - 1 for times, _ in pairs) / max(sum(channels - 1 for _, channels in pairs), 1e-9)
+def _block(one: Series) -> int:
+    """The largest block that can be doubled up to for free, from one channel on."""
+    block = 1
+    for wider in _BLOCKS:
+        pairs = _pairs([one], every=block, block=wider)
+        if not pairs or float(np.median([(times - 1) / (channels - 1) for times, channels in pairs])) > _FREE:
+            break
+        block = wider
+    return block
 
 
 def _as_good(series: Sequence[Series], even: int, block: int) -> bool:
