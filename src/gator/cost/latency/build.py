@@ -41,7 +41,7 @@ _WIDE = 8  # channels: less has no steps to show
 _LAYER_MS, _NETWORK_MS = 100.0, 600.0  # of timing for every point of a grid, and for every network
 _ROUNDS = 50  # of what is always the same
 _PASSES, _BESIDE = 2, 3  # times that networks are measured, minutes apart; and how many beside the network itself
-_CHANNELS, _PIXELS, _PART, _SEVERAL = 64, 28, 4, 6
+_CHANNELS, _PIXELS, _EXAMPLES, _SEVERAL = 64, 28, 4, 6
 log = logging.getLogger("gator")
 T = TypeVar("T")
 Progress = Callable[[int, int, str], None]  # done, of how many, what
@@ -84,8 +84,8 @@ class Builder:
 
     @cached_property
     def _yardstick(self) -> Run:
-        # As a batch takes it: where layers wait for memory, so must the yardstick.
-        return self._chain(_wide, 1, -(-(self.setup.batch or 1) // _PART))
+        # Where layers wait for memory, so must the yardstick; but it is run beside every few of them, and must not take long.
+        return self._chain(_wide, 1, min(self.setup.batch or 1, _EXAMPLES))
 
     def _chain(self, layer: Callable[[], nn.Module], length: int, batch: int) -> Run:
         with torch.random.fork_rng(devices=[]):
