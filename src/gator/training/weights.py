@@ -37,6 +37,7 @@ def with_weights(model: nn.Module, path: Path) -> nn.Module:
 
 def _state_dict(path: Path) -> Mapping[str, Any]:
     try:
+        # A state_dict as people have it is a pickle; with weights_only it is read as tensors and runs no code.
         found = torch.load(path, map_location="cpu", weights_only=True)
     except (OSError, RuntimeError, EOFError, pickle.UnpicklingError) as error:
         raise FileError(f"{path} cannot be read as tensors alone: {error}; save the state_dict, not the module") from error

@@ -1,6 +1,7 @@
 """Building a table for a network: steps, then layers over the grid, then whole networks; saved as it goes.
 
-Whatever is in the table already is not timed again, so a build that was stopped goes on where it was.
+Whatever is in the table already is not timed again, so a build that was stopped goes on where it was; of whole networks, which
+are measured twice, all or none are kept.
 """
 
 from __future__ import annotations
@@ -33,7 +34,7 @@ from gator.graph.hypergraph import Hypergraph
 from gator.graph.macs import macs
 from gator.surgery.cut import cut
 
-NETWORKS, UNSEEN = 16, 8  # of random widths: to fit to, and to test on
+_NETWORKS, _UNSEEN = 16, 8  # of random widths: to fit to, and to test on
 _OWN_WEIGHT = 4
 _AT_ONCE = 8
 _STEP_GROUPS = 3  # groups of layers that are asked for steps
@@ -61,8 +62,6 @@ class Builder:
     table: Table
     path: Path
     progress: Progress = _logged
-    networks: int = NETWORKS
-    unseen: int = UNSEEN
 
     def __post_init__(self) -> None:
         self.setup = self.table.key.setup
@@ -176,7 +175,7 @@ class Builder:
     def _drawn(self) -> Iterator[list[int]]:
         """Widths of the networks to fit to and, last, to test on; half of them in full blocks."""
         assert self.table.steps is not None
-        for count, seed in ((self.networks, 1), (self.unseen, 2)):
+        for count, seed in ((_NETWORKS, 1), (_UNSEEN, 2)):
             rough = drawn_widths(self.graph, count - count // 2, seed=seed)
             full = drawn_widths(self.graph, count // 2, seed=seed + 100, block=self.table.steps.block)
             pairs = itertools.zip_longest(rough, full)
@@ -214,14 +213,14 @@ class Builder:
         (widths, whole_ms), *rest = self.table.timed[self.name]
         parts = [layers.parts(widths), *(layers.parts(some) for some, _ in rest)]
         times = [whole_ms, *(share * whole_ms for _, share in rest)]
-        seen = 1 + self.networks
+        seen = 1 + _NETWORKS
         # The network itself counts several times: budgets are shares of it.
         again = _OWN_WEIGHT - 1
         factors, constant = fitted(parts[:1] * again + parts[:seen], times[:1] * again + times[:seen])
         predicted = [applied(part, factors, constant) for part in parts[seen:]]
         error, order = mape(predicted, times[seen:]), spearman(predicted, times[seen:])
         title = f"{type(self.model).__name__} on {self.watch.shapes}"
-        return Calibration(factors, constant, title, whole_ms, self.networks, len(predicted), error, order)
+        return Calibration(factors, constant, title, whole_ms, _NETWORKS, len(predicted), error, order)
 
 
 def _wide() -> nn.Module:

@@ -6,7 +6,6 @@ from dataclasses import asdict
 from typing import Any
 
 import numpy as np
-from torch import nn
 
 from gator.cost.latency.calibrate import applied
 from gator.cost.latency.grid import Entry, Point
@@ -74,9 +73,6 @@ class Tabled:
     def wholes(self) -> dict[str, Any]:
         """What the prices of a network cut from this one need, as plain data."""
         return {"calibration": asdict(self.calibration)}
-
-    def handed_on(self, model: nn.Module, graph: Hypergraph) -> dict[str, Any]:  # noqa: ARG002
-        return self.wholes
 
     def total(self, widths: Widths) -> float:
         return applied(self._layers.parts(widths), self.calibration.factors, self.calibration.rest_ms)

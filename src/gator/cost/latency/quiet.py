@@ -26,12 +26,10 @@ def _busy_seconds() -> float | None:
     return (user + nice + system + irq + softirq + steal) / os.sysconf("SC_CLK_TCK")
 
 
-def undisturbed(measure: Callable[[], T], *, tries: int = 3, wait_s: float = 0.0) -> T:
+def undisturbed(measure: Callable[[], T], *, tries: int = 3) -> T:
     """What `measure` finds while nobody else works; after so many tries, what it found when others worked least."""
     best: tuple[float, T] | None = None
-    for attempt in range(tries):
-        if attempt:
-            time.sleep(wait_s)
+    for _ in range(tries):
         before, own, start = _busy_seconds(), time.process_time(), time.perf_counter()
         found = measure()
         after, spent = _busy_seconds(), time.perf_counter() - start

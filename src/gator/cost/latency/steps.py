@@ -36,9 +36,9 @@ def fine_widths(whole: int) -> list[int]:
 
 
 def steps_of(series: Sequence[Series]) -> Steps:
-    """The block that most layers show, or a larger one; and what within it is as good as all of it."""
+    """The block that three of four series show at least; and what within it is as good as all of it."""
     blocks = sorted(_block(one) for one in series)
-    # One in four may show less, for whatever reason. A block that is too large would make narrow layers look alike.
+    # A block that is too large would make narrow layers look alike; one that is too small costs little accuracy.
     block = blocks[(len(blocks) - 1) // 4] if blocks else 1
     return Steps(block, next(even for even in (*_EVENS, block) if even >= block or _as_good(series, even, block)))
 
@@ -47,7 +47,7 @@ def _block(one: Series) -> int:
     """The largest block that can be doubled up to for free, from one channel on."""
     block = 1
     for wider in _BLOCKS:
-        pairs = _pairs([one], every=block, block=wider)
+        pairs = _pairs(one, every=block, block=wider)
         if not pairs or float(np.median([(times - 1) / (channels - 1) for times, channels in pairs])) > _FREE:
             break
         block = wider
@@ -56,16 +56,15 @@ def _block(one: Series) -> int:
 
 def _as_good(series: Sequence[Series], even: int, block: int) -> bool:
     """Whether multiples of `even` take no longer than full blocks, on any side of any layer."""
-    slower = [[1 / times for times, _ in _pairs([one], every=even, block=block)] for one in series]
+    slower = [[1 / times for times, _ in _pairs(one, every=even, block=block)] for one in series]
     return all(float(np.median(found)) <= _AS_GOOD for found in slower if found)
 
 
-def _pairs(series: Sequence[Series], *, every: int, block: int) -> list[tuple[float, float]]:
+def _pairs(times: Series, *, every: int, block: int) -> list[tuple[float, float]]:
     """How many times longer the next full block takes, and how many times more channels it has, for multiples of `every`."""
     found = []
-    for times in series:
-        for width in times:
-            upper = -(-width // block) * block
-            if width % every == 0 and width % block and upper in times:
-                found.append((times[upper] / times[width], upper / width))
+    for width in times:
+        upper = -(-width // block) * block
+        if width % every == 0 and width % block and upper in times:
+            found.append((times[upper] / times[width], upper / width))
     return found
