@@ -234,7 +234,7 @@ def test_steps_are_found_under_noise(block, even) -> None:
     noise = np.random.default_rng(0)
 
     def time(width: int) -> float:
-        return (1.0 + -(-width // block) * block) * (1.2 if width % even else 1.0) * noise.normal(1, 0.01)
+        return (1.0 + -(-width // block) * block) * (1.2 if width % even else 1.0) * noise.normal(1, 0.03)
 
     series = [{w: time(w) for w in range(first, first + 32)} for first in (33, 33, 33)]
     assert steps_of(series) == Steps(block, even)

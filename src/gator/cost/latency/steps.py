@@ -7,10 +7,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
-_BLOCKS = (4, 8, 16, 32)  # two neighbouring widths are too close to be told apart
-_FREE = 0.4  # of what added channels would cost if each cost the same: rounding up for less counts as free
+_BLOCKS = (1, 4, 8, 16, 32)  # two neighbouring widths are too close to be told apart
 _EVENS = (1, 2, 4, 8, 16)
-_AS_GOOD = 1.1  # times as long; what is uneven costs more than that, or it does not matter
+_NOISE = 0.003  # of a time: what fits better than that fits by chance
 FINE, _FROM = 32, 64  # neighbouring widths that are timed, at most so wide: a block more or less must be seen above the noise
 Series = Mapping[int, float]  # times of one layer by its width on one side
 
@@ -36,35 +35,24 @@ def fine_widths(whole: int) -> list[int]:
 
 
 def steps_of(series: Sequence[Series]) -> Steps:
-    """The block that three of four series show at least; and what within it is as good as all of it."""
-    blocks = sorted(_block(one) for one in series)
-    # A block that is too large would make narrow layers look alike; one that is too small costs little accuracy.
-    block = blocks[(len(blocks) - 1) // 4] if blocks else 1
-    return Steps(block, next(even for even in (*_EVENS, block) if even >= block or _as_good(series, even, block)))
+    """The steps that explain the times of all layers best; of steps that are as good the smallest."""
+    found = [Steps(block, even) for block in _BLOCKS for even in _EVENS if even <= block]
+    return min(found, key=lambda steps: sum(_unlikely(one, steps) for one in series))
 
 
-def _block(one: Series) -> int:
-    """The largest block that can be doubled up to for free, from one channel on."""
-    block = 1
-    for wider in _BLOCKS:
-        pairs = _pairs(one, every=block, block=wider)
-        if not pairs or float(np.median([(times - 1) / (channels - 1) for times, channels in pairs])) > _FREE:
-            break
-        block = wider
-    return block
+def _unlikely(times: Series, steps: Steps) -> float:
+    """What the steps leave unexplained, and how many numbers they need for the rest, as one figure (Schwarz's criterion).
 
-
-def _as_good(series: Sequence[Series], even: int, block: int) -> bool:
-    """Whether multiples of `even` take no longer than full blocks, on any side of any layer."""
-    slower = [[1 / times for times, _ in _pairs(one, every=even, block=block)] for one in series]
-    return all(float(np.median(found)) <= _AS_GOOD for found in slower if found)
-
-
-def _pairs(times: Series, *, every: int, block: int) -> list[tuple[float, float]]:
-    """How many times longer the next full block takes, and how many times more channels it has, for multiples of `every`."""
-    found = []
-    for width in times:
-        upper = -(-width // block) * block
-        if width % every == 0 and width % block and upper in times:
-            found.append((times[upper] / times[width], upper / width))
-    return found
+    Even widths and others have times of their own; either are a line over the number of blocks.
+    """
+    left, numbers = 0.0, 0
+    for even in (True, False):
+        widths = [width for width in times if steps.fills(width) == even]
+        if widths:
+            ms = np.array([times[width] for width in widths])
+            blocks = np.array([steps.blocks(width) for width in widths], dtype=np.float64)
+            line = np.stack([np.ones(len(ms)), blocks], 1) / ms[:, None]
+            (fit, _, rank, _) = np.linalg.lstsq(line, np.ones(len(ms)), rcond=None)
+            left += float(np.square(line @ fit - 1).sum())
+            numbers += int(rank)
+    return len(times) * float(np.log(left / len(times) + _NOISE**2)) + numbers * float(np.log(len(times)))
