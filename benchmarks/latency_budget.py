@@ -1,8 +1,8 @@
 """A budget in time against a budget in FLOPs, without training: what is left of ResNet-50's L1 importance at the same speed.
 
 Both objectives close the channels that are worth least for what they cost; one asks a latency table, the other counts FLOPs.
-Once the latency budget is met, the FLOPs budget is moved until its network, measured in turns with the other, is as fast; a
-line through the networks near there says what it keeps at the same speed.
+The network that meets the latency budget, the whole network and several networks by FLOPs, some faster, some slower, are then
+timed in turns, time and again. A line through the networks by FLOPs says what they keep when they are as fast.
 
     python benchmarks/latency_budget.py --runtime onnxruntime
 """
@@ -19,13 +19,15 @@ from stub_torchvision import make_importable
 
 import gator
 from gator import zoo
+from gator.cost.latency.quiet import undisturbed
+from gator.cost.latency.stopwatch import Stopwatch
 
-FLOPS_TRIES = 8
-TRIES = 3  # measurements of what the budget is about; the middle one counts
-AROUND = 0.08  # of the MACs, to either side: where FLOPs are looked for that are as fast
+BELOW = (0.08, 0.06, 0.04, 0.02, 0.0)  # MACs that networks by FLOPs have less than the one that meets the latency budget
+REPEATS, ROUNDS = 15, 8
+Kept = dict[str, list[int]]
 
 
-def importance(model: torch.nn.Module, graph: gator.Hypergraph, kept: dict[str, list[int]]) -> float:
+def importance(model: torch.nn.Module, graph: gator.Hypergraph, kept: Kept) -> float:
     """The share of L1 importance that is kept, every edge scaled to a mean of one (as the criterion does)."""
     weights = dict(model.named_parameters())
     total = left = 0.0
@@ -41,6 +43,47 @@ def importance(model: torch.nn.Module, graph: gator.Hypergraph, kept: dict[str, 
     return left / total
 
 
+def networks(model: torch.nn.Module, graph: gator.Hypergraph, cost: gator.Latency, target: float) -> dict[str, list[Kept]]:
+    """Channels to keep, by objective: one network by latency, several by FLOPs."""
+    settings = {"min_width": {edge.name: edge.width // 8 for edge in graph.edges}, "per_cost": True}
+    kept = gator.one_shot(model, graph, target=target, cost=cost, round_to="auto", **settings)
+    share, block = gator.predict_macs(graph, kept) / graph.macs, cost.on(model, graph).block
+
+    def by_flops(step: int) -> list[Kept]:
+        targets = [share - less for less in BELOW]
+        return [gator.one_shot(model, graph, target=some, round_to=step, **settings) for some in targets]
+
+    return {f"latency {target}": [kept], "FLOPs": by_flops(1), f"FLOPs in steps of {block}": by_flops(block)}
+
+
+def report(model: torch.nn.Module, graph: gator.Hypergraph, cost: gator.Latency, found: dict[str, list[Kept]]) -> None:
+    rows = [(label, kept) for label, some in found.items() for kept in some]
+    left = np.array([importance(model, graph, kept) for _, kept in rows])
+    watch = Stopwatch(cost.setup, graph.inputs, ROUNDS)
+    cuts = (gator.cut(model, graph, kept, keep_class=False, verify=False) for kept in ({}, *(kept for _, kept in rows)))
+    runs = [watch.prepare(network) for network in cuts]
+    times = np.array([[one.median_ms for one in undisturbed(lambda: watch.times(runs))] for _ in range(REPEATS)])
+    whole, times = times[:, 0], times[:, 1:]
+    print(f"{np.median(whole):.1f} ms as it is, {watch.conditions}; {REPEATS} times {ROUNDS} rounds in turns\n")
+    print("| runtime | objective | measured latency | MACs | L1 importance kept |")
+    print("| --- | --- | --- | --- | --- |")
+    for index, (label, kept) in enumerate(rows):
+        latency, macs = shown(times[:, index] / whole), gator.predict_macs(graph, kept) / graph.macs
+        print(f"| {cost.runtime} | {label} | {latency} | {macs:.3f} | {left[index]:.4f} |")
+    for wanted in list(found)[1:]:
+        these = [index for index, (label, _) in enumerate(rows) if label == wanted]
+        lines = [np.polyfit(left[these], row[these] / row[0], 1) for row in times]
+        levels = np.array([(1 - constant) / slope for slope, constant in lines])
+        more = int((levels < left[0]).sum())
+        print(f"at equal latency {wanted}: {shown(levels, 4)} kept; latency keeps more in {more} of {REPEATS} repeats")
+
+
+def shown(values: np.ndarray, digits: int = 3) -> str:
+    """The median and half the distance between the quartiles."""
+    low, middle, high = np.quantile(values, (0.25, 0.5, 0.75))
+    return f"{middle:.{digits}f} +- {(high - low) / 2:.{digits}f}"
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--threads", type=int, default=1)
@@ -48,7 +91,6 @@ def main() -> None:
     parser.add_argument("--name", default="torchvision:resnet50")
     parser.add_argument("--shape", default="1,3,224,224")
     parser.add_argument("--target", type=float, default=0.6)
-    parser.add_argument("--rounds", type=int, default=30)
     parser.add_argument("--folder", default="runs/latency", help="where the tables are kept")
     options = parser.parse_args()
     os.environ["GATOR_CACHE"] = str(Path(options.folder) / "cache")
@@ -56,38 +98,8 @@ def main() -> None:
     torch.manual_seed(0)
     model = zoo.build(options.name).model.eval()
     graph = gator.trace(model, torch.zeros([int(size) for size in options.shape.split(",")]))
-    cost = gator.Latency(options.runtime, threads=options.threads, rounds=options.rounds)
-    priced = cost.on(model, graph)
-    whole = priced.reference.ms
-    settings = {"min_width": {edge.name: edge.width // 8 for edge in graph.edges}, "per_cost": True}
-
-    def small(kept: dict[str, list[int]]) -> torch.nn.Module:
-        return gator.cut(model, graph, kept, keep_class=False, verify=False)
-
-    def show(label: str, share: float, kept: dict[str, list[int]]) -> float:
-        macs, left = gator.predict_macs(graph, kept) / graph.macs, importance(model, graph, kept)
-        print(f"| {options.runtime} | {label} | {share:.3f} | {macs:.3f} | {left:.4f} |", flush=True)
-        return left
-
-    print(f"{options.name}, {whole:.2f} ms as it is, {priced.reference.stopwatch.conditions}\n")
-    print("| runtime | objective | measured latency | MACs | L1 importance kept |")
-    print("| --- | --- | --- | --- | --- |")
-    kept = gator.one_shot(model, graph, target=options.target, cost=cost, round_to="auto", **settings)
-    shares = sorted(priced.measured(small(kept)) / whole for _ in range(TRIES))
-    own = show(f"latency {options.target}", shares[TRIES // 2], kept)
-    # From here on networks are measured beside the one that was found: what they take of its time.
-    beside = priced.reference.stopwatch.reference(small(kept))
-    for steps, label in ((1, ""), (priced.block, ", in the same steps")):
-        share = gator.predict_macs(graph, kept) / graph.macs
-        low, high, tried = share - AROUND, share + AROUND, []
-        for _ in range(FLOPS_TRIES):
-            target = (low + high) / 2
-            other = gator.one_shot(model, graph, target=target, cost="flops", round_to=steps, **settings)
-            ratio = beside.measured(small(other)) / beside.ms
-            tried.append((ratio, show(f"FLOPs {target:.3f}{label}", ratio * shares[TRIES // 2], other)))
-            low, high = (low, target) if ratio > 1 else (target, high)
-        _, level = np.polyfit([ratio - 1 for ratio, _ in tried], [left for _, left in tried], 1)
-        print(f"at equal latency{label}: {own:.4f} kept for latency, {level:.4f} for FLOPs")
+    cost = gator.Latency(options.runtime, threads=options.threads)
+    report(model, graph, cost, networks(model, graph, cost, options.target))
 
 
 if __name__ == "__main__":
