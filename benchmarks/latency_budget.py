@@ -62,7 +62,7 @@ def report(model: torch.nn.Module, graph: gator.Hypergraph, cost: gator.Latency,
     watch = Stopwatch(cost.setup, graph.inputs, ROUNDS)
     cuts = (gator.cut(model, graph, kept, keep_class=False, verify=False) for kept in ({}, *(kept for _, kept in rows)))
     runs = [watch.prepare(network) for network in cuts]
-    times = np.array([[one.median_ms for one in undisturbed(lambda: watch.times(runs))] for _ in range(REPEATS)])
+    times = np.array([[one.mean_ms for one in undisturbed(lambda: watch.times(runs))] for _ in range(REPEATS)])
     whole, times = times[:, 0], times[:, 1:]
     print(f"{np.median(whole):.1f} ms as it is, {watch.conditions}; {REPEATS} times {ROUNDS} rounds in turns\n")
     print("| runtime | objective | measured latency | MACs | L1 importance kept |")

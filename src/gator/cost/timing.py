@@ -17,14 +17,15 @@ _FAR = 3.0  # distances between the quartiles; what lies further above them was 
 class Timing:
     """Milliseconds of one call: the median over all rounds and half the distance between the quartiles.
 
-    `quick_ms` is the lower quartile: whatever disturbs a measurement makes it longer, so it is the steadier figure to compare.
+    `mean_ms` is the mean without outliers. Means of layers add up to that of a network, as no median or quartile does where a
+    processor is now faster, now slower: so they are what is compared.
     """
 
     median_ms: float
     spread_ms: float
     rounds: int
     threads: int
-    quick_ms: float
+    mean_ms: float
     outliers: int = 0  # rounds far above the rest; the median does not mind a few
 
     def __str__(self) -> str:
@@ -62,5 +63,5 @@ def rounds_worth(runs: Sequence[Callable[[], Any]], worth_ms: float, *, least: i
 def _summary(times: list[float], threads: int) -> Timing:
     quartiles = statistics.quantiles(times, n=4, method="inclusive") if len(times) > 1 else [times[0]] * 3
     apart = quartiles[2] - quartiles[0]
-    far = sum(time > quartiles[2] + _FAR * apart for time in times)
-    return Timing(statistics.median(times), apart / 2, len(times), threads, quartiles[0], far)
+    near = [time for time in times if time <= quartiles[2] + _FAR * apart]
+    return Timing(quartiles[1], apart / 2, len(times), threads, statistics.fmean(near), len(times) - len(near))

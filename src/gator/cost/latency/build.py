@@ -10,7 +10,7 @@ import itertools
 import logging
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, partial
 from pathlib import Path
 from typing import TypeVar
 
@@ -39,7 +39,7 @@ _OWN_WEIGHT = 4
 _AT_ONCE = 8
 _STEP_GROUPS = 3  # groups of layers that are asked for steps
 _WIDE = 8  # channels: less has no steps to show
-_LAYER_MS, _NETWORK_MS = 100.0, 600.0  # of timing for every point of a grid, and for every network
+_LAYER_MS, _NETWORK_MS = 100.0, 2000.0  # of timing for every point of a grid, and for every network
 _ROUNDS = 50  # of what is always the same
 _PASSES, _BESIDE = 2, 3  # times that networks are measured, minutes apart; and how many beside the network itself
 _CHANNELS, _PIXELS, _EXAMPLES, _SEVERAL = 64, 28, 4, 6
@@ -95,12 +95,14 @@ class Builder:
 
     def _in_turns(self, runs: Sequence[Run], rounds: int) -> list[float]:
         """Milliseconds of runs as they would have been when the yardstick was first measured."""
-        own, *others = undisturbed(lambda: timed([self._yardstick, *runs], rounds=rounds, warmup=1))
-        return [other.quick_ms * self.table.yardstick_ms / own.quick_ms for other in others]
+        often = max(round(_LAYER_MS / (rounds * self.table.yardstick_ms)), 1)  # it must be as certain as what it measures
+        yardstick = partial(_repeated, self._yardstick, often)
+        own, *others = undisturbed(lambda: timed([yardstick, *runs], rounds=rounds, warmup=1))
+        return [other.mean_ms * often * self.table.yardstick_ms / own.mean_ms for other in others]
 
     def _begin(self) -> None:
         with self.setup.on():
-            self.table.yardstick_ms = undisturbed(lambda: timed([self._yardstick], rounds=_ROUNDS))[0].quick_ms
+            self.table.yardstick_ms = undisturbed(lambda: timed([self._yardstick], rounds=_ROUNDS))[0].mean_ms
             chains = [self._chain(_narrow, length, 1) for length in (1, _SEVERAL)]
             one, several = self._in_turns(chains, _ROUNDS)
         # What comes with every call of a runtime, however many layers it runs: waking threads, passing tensors.
@@ -188,16 +190,16 @@ class Builder:
         itself = [edge.width for edge in self.graph.edges]
         whole = self.watch.prepare(self._network(itself))
         drawn = list(self._drawn())
-        found: list[list[tuple[float, float]]] = [[] for _ in drawn]  # milliseconds of the network itself, and the share
+        found: list[list[tuple[float, float]]] = [[] for _ in drawn]  # milliseconds, and those of the network itself
         for done, (number, some) in enumerate(itertools.product(range(_PASSES), _chunks(range(len(drawn)), _BESIDE))):
             self.progress(done, _PASSES * -(-len(drawn) // _BESIDE), f"whole networks, {('once', 'again')[number]}")
             runs = [whole, *(self.watch.prepare(self._network(drawn[index])) for index in some)]
             own, *others = self._times_of_networks(runs)
             for index, other in zip(some, others, strict=True):
-                found[index].append((own.quick_ms, other.quick_ms / own.quick_ms))
-        # The network itself was fastest when nobody else was at work.
-        shares = [(widths, min(seen)[1]) for widths, seen in zip(drawn, found, strict=True)]
-        self.table.timed[self.name] = [(itself, min(ms for seen in found for ms, _ in seen)), *shares]
+                found[index].append((other.mean_ms, own.mean_ms))
+        times = [[sum(ms) for ms in zip(*passes, strict=True)] for passes in found]
+        shares = [(widths, ms / own) for widths, (ms, own) in zip(drawn, times, strict=True)]
+        self.table.timed[self.name] = [(itself, sum(own for _, own in times) / len(times) / _PASSES), *shares]
         write(self.table, self.path)
 
     def _times_of_networks(self, runs: Sequence[Run]) -> tuple[Timing, ...]:
@@ -232,6 +234,11 @@ def _wide() -> nn.Module:
 
 def _narrow() -> nn.Module:
     return nn.Conv2d(_CHANNELS, _CHANNELS, 1)
+
+
+def _repeated(run: Run, often: int) -> None:
+    for _ in range(often):
+        run()
 
 
 def _chunks(items: Sequence[T], size: int) -> Iterator[Sequence[T]]:

@@ -64,4 +64,4 @@ def _saved(model: nn.Module, graph: Hypergraph, reference: Reference, edges: Seq
         kept = {edge.name: range(max(edge.width - _gone(edge.width), 1))}
         runs.append(watch.prepare(cut(model, graph, kept, keep_class=False, verify=False)))
     own, *others = watch.times(runs)
-    return [reference.ms * (1 - other.quick_ms / own.quick_ms) for other in others]
+    return [reference.ms * (1 - other.mean_ms / own.mean_ms) for other in others]

@@ -67,7 +67,7 @@ class Reference:
     def measured(self, network: nn.Module) -> float:
         """Milliseconds of another network, as they would have been when this one was measured."""
         own, other = by_first(lambda: self._in_turns(network))
-        return other.quick_ms * self.ms / own.quick_ms
+        return other.mean_ms * self.ms / own.mean_ms
 
     def _in_turns(self, network: nn.Module) -> tuple[Timing, ...]:
         watch, runs = self.stopwatch, [self.run, self.stopwatch.prepare(network)]
