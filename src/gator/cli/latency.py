@@ -79,7 +79,7 @@ def show(
 def shown(table: Table, *, layers: bool) -> str:
     """A table for people."""
     points = sum(len(entry.ms) for entry in table.entries.values())
-    steps = "" if table.steps is None else f"; steps of {table.steps.block} channels, even ones of {table.steps.even}"
+    steps = "" if table.steps is None else f"; steps of {table.steps.block} channels"
     lines = [f"  {table.key}", f"  {len(table.entries)} kinds of layers at {points} widths{steps}"]
     lines += [f"  {found.title}: {found.whole_ms:.3g} ms; {found}" for found in table.calibrations.values()]
     for entry in table.entries.values() if layers else ():

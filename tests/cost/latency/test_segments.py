@@ -12,7 +12,7 @@ from gator.cost.latency.grid import points_of
 from gator.cost.latency.part import Part
 from gator.cost.latency.segments import segments_of
 from gator.cost.latency.setup import made_setup
-from gator.cost.latency.steps import Steps
+from gator.cost.latency.steps import Step, Steps
 from gator.graph.inputs import as_call
 from gator.graph.program import Ref
 
@@ -52,7 +52,7 @@ def test_segments_run_at_other_widths(name) -> None:
     model, inputs, _ = CASES[name]()
     graph = gator.trace(model.eval(), inputs)
     for segment in segments_of(graph):
-        for point in sorted(points_of(segment.whole, Steps(4, 2))):
+        for point in sorted(points_of(segment.whole, Steps(Step(4, 2), Step(4, 2)))):
             network, call = Part(model, graph, segment).built(*point, SETUP)
             with torch.no_grad():
                 network(*call[0])

@@ -17,7 +17,7 @@ from gator.cost.latency.build import Builder
 from gator.cost.latency.draws import drawn_widths, kept_of
 from gator.cost.latency.grid import Entry, points_of
 from gator.cost.latency.segments import segments_of
-from gator.cost.latency.steps import Steps, fine_widths, steps_of
+from gator.cost.latency.steps import Step, Steps, fine_widths, step_of
 from gator.cost.latency.table import Table
 
 
@@ -136,7 +136,7 @@ def test_a_build_that_was_stopped_goes_on(fake) -> None:
         cost().on(model, graph)
     before = json.loads(file(fake).read_text())
     timed = sum(len(entry["ms"]) for entry in before["entries"])
-    assert before["steps"]["block"] == BLOCK
+    assert before["steps"]["read"]["block"] == before["steps"]["written"]["block"] == BLOCK
     assert timed > 0
     fake.breaks_after, fake.prepared = 10**9, 0
     told = []
@@ -197,7 +197,7 @@ def test_files_that_are_no_tables(tmp_path, fake) -> None:
     (tmp_path / "old.json").write_text('{"format": 1}')
     with pytest.raises(gator.FileError, match="build it again"):
         cost(table=tmp_path / "old.json").on(model, graph)
-    (tmp_path / "bad.json").write_text('{"format": 2}')
+    (tmp_path / "bad.json").write_text('{"format": 3}')
     with pytest.raises(gator.FileError, match="is not a latency table"):
         cost(table=tmp_path / "bad.json").on(model, graph)
     (tmp_path / "new.json").write_text('{"format": 99}')
@@ -207,12 +207,18 @@ def test_files_that_are_no_tables(tmp_path, fake) -> None:
 
 def test_grid_by_hand() -> None:
     """Full blocks on either side, widths that do not fill theirs, and a few of both kinds."""
-    steps = Steps(8, 8)
+    steps = Steps(Step(8, 8), Step(8, 8))
     points = list(points_of((0, 48), steps))
     assert [p for p in points if p[1] % 8 == 0] == [(0, 8), (0, 16), (0, 32), (0, 48)]
     assert sorted(p for p in points if p[1] % 8) == [(0, 5), (0, 13), (0, 29), (0, 45)]
-    assert list(points_of((0, 3), Steps(1, 1))) == [(0, 1), (0, 2), (0, 3)]
-    assert list(points_of((0, 48), Steps(8, 1))) == [(0, 8), (0, 16), (0, 32), (0, 48)]  # all widths are as good
+    assert list(points_of((0, 3), Steps(Step(1, 1), Step(1, 1)))) == [(0, 1), (0, 2), (0, 3)]
+    padded = Steps(Step(4, 4), Step(8, 1))
+    assert list(points_of((0, 48), padded)) == [(0, 8), (0, 16), (0, 32), (0, 48)]  # all widths are as good
+    assert list(points_of((12, 0), padded)) == [(4, 0), (8, 0), (12, 0), (3, 0), (7, 0), (11, 0)]
+    assert padded.fills((12, 7)) == (True, True)
+    assert padded.fills((10, 8)) == (False, True)
+    assert padded.blocks((12, 7)) == (3, 1)
+    assert padded.block == 8
     entry = Entry("k", "title", (0, 48), {p: float(-(-p[1] // 8)) + (0.5 if p[1] % 8 else 0.0) for p in points})
     assert entry.at((0, 40), steps) == pytest.approx(5.0)
     assert entry.at((0, 33), steps) == pytest.approx(5.5)
@@ -222,7 +228,7 @@ def test_grid_by_hand() -> None:
 
 
 def test_more_channels_never_take_less_time() -> None:
-    steps = Steps(8, 8)
+    steps = Steps(Step(8, 8), Step(8, 8))
     noisy = Entry("k", "title", (0, 48), {p: 1.0 + (0.2 if p[1] == 32 else 0.0) for p in points_of((0, 48), steps)})
     times = [noisy.at((0, width), steps) for width in (8, 16, 24, 32, 40, 48)]
     assert times == sorted(times)
@@ -237,14 +243,14 @@ def test_steps_are_found_under_noise(block, even) -> None:
         return (1.0 + -(-width // block) * block) * (1.2 if width % even else 1.0) * noise.normal(1, 0.03)
 
     series = [{w: time(w) for w in range(first, first + 32)} for first in (33, 33, 33)]
-    assert steps_of(series) == Steps(block, even)
+    assert step_of(series) == Step(block, even)
 
 
 def test_layers_that_hide_their_blocks_do_not_decide() -> None:
     """They hardly notice how wide they are."""
     shows = {width: -(-width // 8) * 8.0 for width in range(1, 33)}
     hides = {width: 100.0 + width // 16 for width in range(33, 65)}
-    assert steps_of([shows, hides, hides]).block == 8
+    assert step_of([shows, hides, hides]).block == 8
 
 
 def test_steps_are_looked_for_where_they_can_be_seen() -> None:

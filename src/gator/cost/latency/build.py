@@ -19,13 +19,13 @@ from torch import nn
 
 from gator.cost.latency.calibrate import applied, fitted, mape, spearman
 from gator.cost.latency.draws import drawn_widths, kept_of
-from gator.cost.latency.grid import Entry, Point
+from gator.cost.latency.grid import Entry
 from gator.cost.latency.part import Part
 from gator.cost.latency.predict import Layers
 from gator.cost.latency.quiet import undisturbed
 from gator.cost.latency.runtime import runtime_of
 from gator.cost.latency.segments import Segment, segments_of
-from gator.cost.latency.steps import fine_widths, steps_of
+from gator.cost.latency.steps import Point, Series, Steps, fine_widths, step_of
 from gator.cost.latency.stopwatch import Run, Stopwatch
 from gator.cost.latency.store import write
 from gator.cost.latency.table import Calibration, Table, network_name
@@ -110,17 +110,17 @@ class Builder:
 
     # Steps.
 
-    def _steps(self) -> list[dict[int, float]]:
-        """Times of neighbouring widths, on either side of the layers that show them."""
+    def _steps(self) -> Steps:
+        """What times of neighbouring widths show, on either side of layers."""
         sides = [(segment, side) for segment in self._shown() for side in (0, 1) if segment.whole[side] >= _WIDE]
-        series = []
+        series: tuple[list[Series], list[Series]] = [], []
         for done, (segment, side) in enumerate(sides):
             self.progress(done, len(sides), f"steps of {segment.title}")
             widths = fine_widths(segment.whole[side])
             points = [(w, segment.whole[1]) if side == 0 else (segment.whole[0], w) for w in widths]
             times = [ms for some in _chunks(points, _AT_ONCE) for ms in self._times(segment, some)]
-            series.append(dict(zip(widths, times, strict=True)))
-        return series
+            series[side].append(dict(zip(widths, times, strict=True)))
+        return Steps(*map(step_of, series))
 
     def _shown(self) -> list[Segment]:
         """Of the groups that work most, the layer that works most and the widest, which may show what the other hides."""
@@ -151,7 +151,7 @@ class Builder:
         """Steps and layers, without whole networks."""
         if self.table.steps is None:
             self._begin()
-            self.table.steps = steps_of(self._steps())
+            self.table.steps = self._steps()
             write(self.table, self.path)
         steps = self.table.steps
         todo = self.missing()

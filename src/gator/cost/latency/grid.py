@@ -13,12 +13,10 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from gator.cost.latency.steps import Steps
+from gator.cost.latency.steps import Point, Side, Step, Steps
 from gator.cost.price import Floats
 
-Point = tuple[int, int]  # channels read, channels written; 0 where they never change
 Grid = tuple[Floats, Floats, Floats]  # blocks read, blocks written, milliseconds
-Side = tuple[bool, bool]  # whether the channels read, and those written, fill their blocks
 _LEVELS = (1.0, 2 / 3, 1 / 3)
 _COARSE = (1.0, 1 / 3)
 
@@ -27,22 +25,23 @@ def points_of(whole: Point, steps: Steps) -> Iterator[Point]:
     """The grid for segments up to these widths, each point once."""
     seen = set()
     for side in itertools.product((True, False), repeat=2):
-        levels = _LEVELS if side[0] == side[1] else _COARSE
-        rows, columns = (_sizes(size, steps, full, levels) for size, full in zip(whole, side, strict=True))
+        rare = side[0] != side[1] and all(step.even > 1 for step in steps.sides)
+        levels = _COARSE if rare else _LEVELS
+        rows, columns = (_sizes(*one, levels) for one in zip(whole, steps.sides, side, strict=True))
         for point in itertools.product(rows, columns):
             if point not in seen:
                 seen.add(point)
                 yield point
 
 
-def _sizes(whole: int, steps: Steps, full: bool, levels: tuple[float, ...]) -> list[int]:
+def _sizes(whole: int, step: Step, full: bool, levels: tuple[float, ...]) -> list[int]:
     """Widths to time: shares of the whole, and a single block; full blocks, or somewhat less than full."""
     if whole == 0:
         return [0]
-    block, blocks = steps.block, steps.blocks(whole)
+    block, blocks = step.block, step.blocks(whole)
     counts = sorted({max(round(blocks * level), 1) for level in levels} | ({1} if levels is _LEVELS else set()))
     sizes = [min(count * block - (0 if full else (3 * block) // 8), whole) for count in counts]
-    return sorted({size for size in sizes if size > 0 and steps.fills(size) == full})
+    return sorted({size for size in sizes if size > 0 and step.fills(size) == full})
 
 
 @dataclass
@@ -64,12 +63,11 @@ class Entry:
 
     def at(self, point: Point, steps: Steps) -> float:
         """Milliseconds at these widths."""
-        into, out = point
-        return self._between((steps.fills(into), steps.fills(out)), steps.blocks(into), steps.blocks(out), steps)
+        return self._between(steps.fills(point), *steps.blocks(point), steps)
 
     def smooth(self, point: tuple[float, float], steps: Steps) -> float:
         """As `at` for full blocks, with parts of blocks counted as parts: what a channel costs on average."""
-        return self._between((True, True), point[0] / steps.block, point[1] / steps.block, steps)
+        return self._between((True, True), point[0] / steps.read.block, point[1] / steps.written.block, steps)
 
     def _between(self, side: Side, into: float, out: float, steps: Steps) -> float:
         rows, columns, ms = self._grid(side, steps)
@@ -90,11 +88,14 @@ class Entry:
         into, out = side
         # An axis may be too narrow for a full block, or all widths may fill theirs: then the nearest side there is.
         for wanted in ((into, out), (into, not out), (not into, out), (not into, not out)):
-            points = [p for p in self.ms if (steps.fills(p[0]), steps.fills(p[1])) == wanted]
+            points = [p for p in self.ms if steps.fills(p) == wanted]
             rows, columns = sorted({p[0] for p in points}), sorted({p[1] for p in points})
             if points:
                 ms = np.array([[self.ms[row, column] for column in columns] for row in rows])
-                places = [np.array([steps.blocks(n) for n in axis], dtype=np.float64) for axis in (rows, columns)]
+                places = [
+                    np.array([*map(step.blocks, axis)], dtype=np.float64)
+                    for step, axis in zip(steps.sides, (rows, columns), strict=True)
+                ]
                 return places[0], places[1], _rising(_rising(ms, 0), 1)
         raise AssertionError(f"nothing was timed of {self.title}")
 

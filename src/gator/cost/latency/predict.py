@@ -8,8 +8,9 @@ from typing import Any
 import numpy as np
 
 from gator.cost.latency.calibrate import applied
-from gator.cost.latency.grid import Entry, Point
+from gator.cost.latency.grid import Entry
 from gator.cost.latency.segments import Segment
+from gator.cost.latency.steps import Point
 from gator.cost.latency.table import Calibration, Table
 from gator.cost.price import Floats, Widths, fates_of
 from gator.errors import GatorError
@@ -48,7 +49,7 @@ class Layers:
 
     def group(self, segment: Segment, sizes: Point) -> str:
         """What is calibrated together: a runtime may run uneven widths by another kernel and in another layout."""
-        return segment.group if all(map(self.steps.fills, sizes)) else f"{segment.group}, uneven"
+        return segment.group if all(self.steps.fills(sizes)) else f"{segment.group}, uneven"
 
     def parts(self, widths: Widths) -> dict[str, float]:
         """Milliseconds by group of layers."""

@@ -12,10 +12,12 @@ _EVENS = (1, 2, 4, 8, 16)
 _NOISE = 0.003  # of a time: what fits better than that fits by chance
 FINE, _FROM = 32, 64  # neighbouring widths that are timed, at most so wide: a block more or less must be seen above the noise
 Series = Mapping[int, float]  # times of one layer by its width on one side
+Point = tuple[int, int]  # channels read, channels written; 0 where they never change
+Side = tuple[bool, bool]  # whether the channels read, and those written, fill their blocks
 
 
 @dataclass(frozen=True)
-class Steps:
+class Step:
     """A multiple of `even` takes as long as the next multiple of `block`; what is no multiple of it may take longer."""
 
     block: int
@@ -28,29 +30,52 @@ class Steps:
         return -(-size // self.block)
 
 
+@dataclass(frozen=True)
+class Steps:
+    """The steps of the channels a layer reads and of those it writes: a runtime may need the ones even and pad the others."""
+
+    read: Step
+    written: Step
+
+    @property
+    def block(self) -> int:
+        """Channels that fill blocks wherever they are read and written."""
+        return max(self.read.block, self.written.block)
+
+    @property
+    def sides(self) -> tuple[Step, Step]:
+        return self.read, self.written
+
+    def fills(self, point: Point) -> Side:
+        return self.read.fills(point[0]), self.written.fills(point[1])
+
+    def blocks(self, point: Point) -> Point:
+        return self.read.blocks(point[0]), self.written.blocks(point[1])
+
+
 def fine_widths(whole: int) -> list[int]:
     """The widths to time along one side of a layer."""
     last = min(whole, _FROM)
     return list(range(max(last - FINE + 1, 1), last + 1))
 
 
-def steps_of(series: Sequence[Series]) -> Steps:
-    """The steps that explain the times of all layers best; of steps that are as good the smallest."""
-    found = [Steps(block, even) for block in _BLOCKS for even in _EVENS if even <= block]
-    return min(found, key=lambda steps: sum(_unlikely(one, steps) for one in series))
+def step_of(series: Sequence[Series]) -> Step:
+    """The step that explains the times of all layers best; of those that are as good the smallest."""
+    found = [Step(block, even) for block in _BLOCKS for even in _EVENS if even <= block]
+    return min(found, key=lambda step: sum(_unlikely(one, step) for one in series))
 
 
-def _unlikely(times: Series, steps: Steps) -> float:
-    """What the steps leave unexplained, and how many numbers they need for the rest, as one figure (Schwarz's criterion).
+def _unlikely(times: Series, step: Step) -> float:
+    """What the step leaves unexplained, and how many numbers it needs for the rest, as one figure (Schwarz's criterion).
 
     Even widths and others have times of their own; either are a line over the number of blocks.
     """
     left, numbers = 0.0, 0
     for even in (True, False):
-        widths = [width for width in times if steps.fills(width) == even]
+        widths = [width for width in times if step.fills(width) == even]
         if widths:
             ms = np.array([times[width] for width in widths])
-            blocks = np.array([steps.blocks(width) for width in widths], dtype=np.float64)
+            blocks = np.array([step.blocks(width) for width in widths], dtype=np.float64)
             line = np.stack([np.ones(len(ms)), blocks], 1) / ms[:, None]
             (fit, _, rank, _) = np.linalg.lstsq(line, np.ones(len(ms)), rcond=None)
             left += float(np.square(line @ fit - 1).sum())

@@ -12,13 +12,13 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
-from gator.cost.latency.grid import Entry, Point
+from gator.cost.latency.grid import Entry
 from gator.cost.latency.segments import Segment
 from gator.cost.latency.setup import Setup
-from gator.cost.latency.steps import Steps
+from gator.cost.latency.steps import Point, Step, Steps
 from gator.errors import FileError
 
-FORMAT = 2  # 1 knew no yardstick
+FORMAT = 3  # 1 knew no yardstick, 2 the same steps on both sides of a layer
 
 
 @dataclass(frozen=True)
@@ -106,7 +106,7 @@ class Table:
             ]
             return Table(
                 Key(key["device"], Setup(**key["setup"]), tuple(sorted(key["versions"].items()))),
-                None if data["steps"] is None else Steps(**data["steps"]),
+                None if data["steps"] is None else Steps(**{side: Step(**step) for side, step in data["steps"].items()}),
                 float(data["yardstick_ms"]),
                 float(data["call_ms"]),
                 {(entry.kind, entry.whole): entry for entry in entries},
