@@ -14,9 +14,11 @@ from fakes import BLOCK, small
 import gator
 from gator.cost.latency import store
 from gator.cost.latency.build import Builder
+from gator.cost.latency.calibrate import BORDERS, CALLS, applied, fitted
 from gator.cost.latency.draws import drawn_widths, kept_of
 from gator.cost.latency.grid import Entry, points_of
-from gator.cost.latency.segments import segments_of
+from gator.cost.latency.predict import Layers
+from gator.cost.latency.segments import borders_of, segments_of
 from gator.cost.latency.steps import Step, Steps, fine_widths, step_of
 from gator.cost.latency.table import Table
 
@@ -40,6 +42,51 @@ def test_layers_are_divided_with_what_follows_them() -> None:
     assert segments[2].kind != segments[4].kind  # the mean belongs to the last one
     assert segments[1].sizes([10, 20, 30]) == (10, 20)
     assert "conv2d 3x3 to 8x8 + add + relu" in segments[2].title
+
+
+def test_what_layers_hand_to_each_other() -> None:
+    _, _, graph = small()
+    borders = borders_of(graph, segments_of(graph))
+    assert [(border.maker, border.readers) for border in borders] == [(0, (1, 2)), (1, (2,)), (2, (3, 4)), (3, (4,)), (4, (5,))]
+    assert [border.elements([10, 20, 30]) for border in borders] == [640, 1280, 640, 1920, 10]  # of 8x8, and a mean
+
+
+def test_borders_count_where_both_sides_are_even(fake) -> None:
+    """A layer may read multiples of eight in a layout of their own, and is then spared the change."""
+    model, _, graph = small()
+    cost().on(model, graph)
+    table = store.read(file(fake))
+    table.steps = Steps(Step(8, 8), Step(8, 1))
+    Builder(model, graph, table, file(fake)).time_layers()
+    layers = Layers(graph, segments_of(graph), table)
+    even = (3 * 16 * 64 + 2 * 16 * 64 + 3 * 16 * 64 + 2 * 16 * 64 + 2 * 16) / 1e6
+    assert layers.parts([16, 16, 16])[BORDERS] == pytest.approx(even)
+    # The second layer of the first block reads what is uneven: nothing is spared around it.
+    assert layers.parts([16, 15, 16])[BORDERS] == pytest.approx((2 * 16 * 64 + 2 * 16) / 1e6)
+    assert layers.parts([15, 15, 15])[BORDERS] == 0
+    assert layers.parts([16, 16, 16])[CALLS] == 6
+    assert layers.parts([16, 0, 16])[CALLS] == 4  # a block less
+
+
+@pytest.mark.parametrize(("call", "border", "rest"), [(0.5, 0.0, 0.0), (0.3, 2.0, 0.0), (0.0, 0.0, 3.0), (0.0, 0.0, 0.0)])
+def test_what_a_network_saves_is_found(call, border, rest) -> None:
+    """And what it does not save stays out, noise or not."""
+    draw = np.random.default_rng(0)
+    parts = [
+        {"3x3": draw.uniform(10, 100), "1x1": draw.uniform(10, 100), CALLS: 20.0, BORDERS: draw.uniform(0, 3)}
+        for _ in range(20)
+    ]
+    times = [
+        (1.2 * (part["3x3"] + part["1x1"]) - 20 * call - border * part[BORDERS] + rest) * draw.normal(1, 0.005)
+        for part in parts
+    ]
+    factors, constant = fitted(parts, times)
+    assert factors["3x3"] == pytest.approx(1.2, rel=0.03)
+    assert factors["1x1"] == pytest.approx(1.2, rel=0.03)
+    assert factors[CALLS] == pytest.approx(-call, rel=0.2)
+    assert factors[BORDERS] == pytest.approx(-border, rel=0.3)
+    assert constant == pytest.approx(rest, rel=0.3)
+    assert applied({"3x3": 0.1, CALLS: 20.0}, factors, constant) > 0
 
 
 def test_a_kind_does_not_depend_on_widths() -> None:

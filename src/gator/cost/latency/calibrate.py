@@ -1,12 +1,14 @@
 """From times of layers to the time of a network: factors fitted to whole networks of random widths.
 
 A layer alone finds its inputs in another place than inside the network, and pays for its call and for changes of layout at
-its borders. One factor for all layers and a constant take up most of that; a factor of its own for every group of
+its borders, which a network does not where two neighbours agree. One factor for all layers, a constant, and what is saved by
+layer and by border take up most of that, as many of them as the networks bear out; a factor of its own for every group of
 layers (1x1, 3x3, depthwise, ...) is drawn towards the common one, so that few networks are enough.
 """
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Mapping, Sequence
 
 import numpy as np
@@ -14,22 +16,39 @@ import numpy as np
 from gator.cost.price import Floats
 
 _NOISE = 0.05  # of a network's time, which the layers do not explain
+_EXACT = 1e-6  # a mean square that is as good as none
 _APART = 0.25  # how far a group's factor may well lie from the common one, as a share of it
 _LEAST, _MOST = -0.95, 4.0  # of changes of factors
-Parts = Mapping[str, float]  # milliseconds by group of layers
+_AT_LEAST = 0.2  # of the time of the layers alone is there inside a network too
+CALLS, BORDERS = "layers that are called", "borders without change"  # beside the groups: what a network may save
+Parts = Mapping[str, float]  # milliseconds by group of layers; and how many there are of CALLS and BORDERS
 
 
 def fitted(parts: Sequence[Parts], measured: Sequence[float]) -> tuple[dict[str, float], float]:
-    """Factors by group and a constant, with small relative errors."""
-    groups = sorted({group for part in parts for group in part})
+    """Factors by group and a constant, with small relative errors; those of what is saved are not above zero."""
+    groups = sorted({group for part in parts for group in part} - {CALLS, BORDERS})
     sums = np.array([[part.get(group, 0.0) for group in groups] for part in parts])
+    saved = -np.array([[part.get(CALLS, 0.0), part.get(BORDERS, 0.0)] for part in parts])
     times = np.asarray(measured, dtype=np.float64)
-    common, rest = _line(sums.sum(1), times)
-    # What the common line leaves is shared out among the groups; a group that is too small to tell keeps the common factor.
-    shares = common * sums / times[:, None]
-    left = 1 - shares.sum(1) - rest / times
-    factors = common * (1 + _shared_out(shares, left))
-    return dict(zip(groups, factors.tolist(), strict=True)), rest
+    rows = np.column_stack([sums.sum(1), saved, np.ones(len(times))]) / times[:, None]
+    common, calls, borders, rest = numbers = _plain(rows)
+    # What they leave is shared out among the groups; a group that is too small to tell keeps the common factor.
+    factors = common * (1 + _shared_out(common * sums / times[:, None], 1 - rows @ numbers))
+    return {**dict(zip(groups, factors.tolist(), strict=True)), CALLS: -float(calls), BORDERS: -float(borders)}, float(rest)
+
+
+def _plain(rows: Floats) -> Floats:
+    """Numbers, none negative, that make every row one; of the columns but the first only those that pay (Schwarz)."""
+    count, columns = rows.shape
+    found: list[tuple[float, int, Floats]] = []
+    for more in itertools.product((False, True), repeat=columns - 1):
+        chosen = np.array([True, *more])
+        numbers = np.zeros(columns)
+        numbers[chosen] = np.linalg.lstsq(rows[:, chosen], np.ones(count), rcond=None)[0]
+        left = float(np.square(rows @ numbers - 1).mean())
+        if (numbers >= 0).all():
+            found.append((count * float(np.log(left + _EXACT)) + sum(more) * float(np.log(count)), len(found), numbers))
+    return min(found)[2]
 
 
 def _shared_out(shares: Floats, left: Floats) -> Floats:
@@ -47,17 +66,10 @@ def _shared_out(shares: Floats, left: Floats) -> Floats:
     return change
 
 
-def _line(sums: Floats, times: Floats) -> tuple[float, float]:
-    """a and b of a * sum + b with the least relative error; b is not negative, a is above zero."""
-    rows = np.stack([sums / times, 1 / times], axis=1)
-    (a, b), *_ = np.linalg.lstsq(rows, np.ones(len(times)), rcond=None)
-    if b < 0 or a <= 0:
-        return float((sums / times).sum() / ((sums / times) ** 2).sum()), 0.0
-    return float(a), float(b)
-
-
 def applied(part: Parts, factors: Mapping[str, float], rest: float) -> float:
-    return rest + sum(factors.get(group, 1.0) * ms for group, ms in part.items())
+    found = rest + sum(factors.get(group, 1.0) * ms for group, ms in part.items())
+    alone = sum(factors.get(group, 1.0) * ms for group, ms in part.items() if group not in (CALLS, BORDERS))
+    return max(found, rest + _AT_LEAST * alone)
 
 
 def mape(predicted: Sequence[float], measured: Sequence[float]) -> float:

@@ -7,16 +7,16 @@ from typing import Any
 
 import numpy as np
 
-from gator.cost.latency.calibrate import applied
+from gator.cost.latency.calibrate import BORDERS, CALLS, applied
 from gator.cost.latency.grid import Entry
-from gator.cost.latency.segments import Segment
-from gator.cost.latency.steps import Point
+from gator.cost.latency.segments import Segment, borders_of
 from gator.cost.latency.table import Calibration, Table
 from gator.cost.price import Floats, Widths, fates_of
 from gator.errors import GatorError
 from gator.graph.hypergraph import Hypergraph
 
 _AT_LEAST = 0.2  # of the time of a layer alone is there inside a network too, however small it is
+_MILLION = 1e6
 _REACH = 1 / 8  # of a width: how far to either side a slope is taken, but at least a block
 
 
@@ -34,6 +34,8 @@ class Layers:
                 f"{missing[0]}\n  Build it for this network: gator latency build."
             )
         self.entries: list[Entry] = [entry for entry in found if entry is not None]
+        # Where all widths are alike, so are layouts.
+        self._borders = borders_of(graph, segments) if max(step.even for step in self.steps.sides) > 1 else ()
         self._live: dict[tuple[int, ...], frozenset[int]] = {}
 
     def live(self, widths: Floats) -> frozenset[int]:
@@ -47,20 +49,25 @@ class Layers:
             self._live[empty] = everything
         return self._live[empty]
 
-    def group(self, segment: Segment, sizes: Point) -> str:
-        """What is calibrated together: a runtime may run uneven widths by another kernel and in another layout."""
-        return segment.group if all(self.steps.fills(sizes)) else f"{segment.group}, uneven"
-
     def parts(self, widths: Widths) -> dict[str, float]:
-        """Milliseconds by group of layers."""
+        """Milliseconds by group of layers, how many layers are called, and what they hand on in a layout they share."""
         w = np.asarray(widths, dtype=np.float64)
-        found: dict[str, float] = {}
-        for index in sorted(self.live(w)):
+        live = self.live(w)
+        found, even = {CALLS: float(len(live)), BORDERS: 0.0}, set[int]()
+        for index in sorted(live):
             segment = self.segments[index]
             sizes = segment.sizes(widths)
-            group = self.group(segment, sizes)
+            group = segment.group
+            if all(self.steps.fills(sizes)):
+                even.add(index)
+            else:  # a runtime may run these by another kernel and in another layout
+                group += ", uneven"
             alone = self.entries[index].at(sizes, self.steps)
             found[group] = found.get(group, 0.0) + max(alone - self.call_ms, _AT_LEAST * alone)
+        for border in self._borders:
+            readers = [index for index in border.readers if index in live]
+            if border.maker in even and even.issuperset(readers):
+                found[BORDERS] += (1 + len(readers)) * border.elements(w) / _MILLION
         return found
 
 

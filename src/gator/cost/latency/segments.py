@@ -73,10 +73,39 @@ class Segment:
         return self.into.exact(widths) if self.into else 0.0, self.out.exact(widths) if self.out else 0.0
 
 
+@dataclass(frozen=True)
+class Border:
+    """A value that one segment hands to others, all by index, with its lengths but for the batch."""
+
+    maker: int
+    readers: tuple[int, ...]
+    lengths: tuple[Size, ...]
+
+    def elements(self, widths: Widths) -> float:
+        """Of one example."""
+        return float(np.prod([length.exact(widths) for length in self.lengths]))
+
+
 def segments_of(graph: Hypergraph) -> tuple[Segment, ...]:
     """The segments of the network in eval mode, in the order they run."""
     assert graph.analysed is not None
     return tuple(_Divider(graph, graph.analysed.programs[1]).segments())
+
+
+def borders_of(graph: Hypergraph, segments: tuple[Segment, ...]) -> tuple[Border, ...]:
+    """What the segments of a network hand to each other."""
+    assert graph.analysed is not None
+    divider = _Divider(graph, graph.analysed.programs[1])
+    readers: dict[int, list[int]] = {}
+    for index, segment in enumerate(segments):
+        for value in segment.inputs:
+            readers.setdefault(value, []).append(index)
+    return tuple(
+        Border(index, tuple(readers[value]), divider.lengths(value))
+        for index, segment in enumerate(segments)
+        for value in segment.outputs
+        if value in readers
+    )
 
 
 class _Divider:
@@ -149,6 +178,11 @@ class _Divider:
             return None
         parts = tuple((int(e), int(n), self.graph.edges[e].width) for e, n in zip(found, counts, strict=True))
         return Size(int((edges < 0).sum()), parts)
+
+    def lengths(self, value: int) -> tuple[Size, ...]:
+        """Of all axes but the batch."""
+        axes = zip(self.program.values[value].shape, self.labelled.axes[value], strict=True)
+        return tuple(self.size(axis) or Size(int(length), ()) for length, axis in axes if not isinstance(length, BatchInt))
 
     def _segment(self, calls: list[Call], anchor: int, inputs: tuple[int, ...], outputs: tuple[int, ...]) -> Segment:
         main = next((call for call in calls if call.index == anchor), calls[0])
