@@ -23,7 +23,7 @@ from gator.cost.latency.quiet import undisturbed
 from gator.cost.latency.stopwatch import Stopwatch
 
 BELOW = (0.08, 0.06, 0.04, 0.02, 0.0)  # MACs that networks by FLOPs have less than the one that meets the latency budget
-REPEATS, ROUNDS = 15, 8
+REPEATS, ROUNDS = 11, 8
 Kept = dict[str, list[int]]
 
 

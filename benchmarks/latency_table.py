@@ -28,10 +28,10 @@ from gator.cost.latency.quiet import undisturbed
 from gator.cost.latency.segments import segments_of
 from gator.cost.latency.stopwatch import Stopwatch
 from gator.cost.latency.table import network_name
-from gator.cost.timing import rounds_worth
+from gator.cost.timing import rounds_worth, timed
 
 NETWORKS = 30
-WORTH_MS = 2000  # of timing for every network and pass
+WORTH_MS = 1000  # of timing for every network and pass
 SEED = 7042  # not one the tables are calibrated on
 
 
@@ -119,7 +119,7 @@ class Run:
             runs = [whole, *(watch.prepare(network) for network in cuts)]
             with setup.on():
                 rounds = rounds_worth(runs, WORTH_MS, least=5)
-            own, *others = undisturbed(lambda: watch.times(runs, rounds), tries=4)
+                own, *others = undisturbed(lambda: timed(runs, rounds=rounds, warmup=1), tries=4)
             measured += [[other.mean_ms, own.mean_ms] for other in others]
             self.save()
 
