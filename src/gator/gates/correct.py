@@ -46,14 +46,18 @@ def meeting(
 def corrected(attempt: Attempt, measure: Callable[[Alive], float], target: float, *, tolerance: float, unit: str) -> Alive:
     """As `meeting`, for any way to measure what is left."""
     below, above = 0.0, np.inf  # predicted costs whose networks were measured to be at most the target, and more than it
-    wanted, best, tried = target, None, dict[bytes, float]()
+    middle = target * (1 - tolerance / 2)  # of what is near enough: measurements err to either side
+    wanted, best, tried = middle, None, dict[bytes, float]()
     for _ in range(_ATTEMPTS):
         try:
             alive = attempt(wanted)
         except GatorError:
-            if not tried:
+            if tried:
+                break  # not predicted to be reachable; what was measured so far is what there is
+            if wanted == target:
                 raise
-            break  # not predicted to be reachable; what was measured so far is what there is
+            wanted = target
+            continue
         if alive.tobytes() not in tried:
             if len(tried) == _MEASUREMENTS:
                 break
@@ -65,7 +69,7 @@ def corrected(attempt: Attempt, measure: Callable[[Alive], float], target: float
             break
         below, above = (max(below, wanted), above) if cost <= target else (below, min(above, wanted))
         # What counts exactly misses a constant; what is estimated is off by a factor.
-        wanted = wanted * target * (1 - tolerance / 2) / cost if tolerance else wanted - (cost - target)
+        wanted = wanted * middle / cost if tolerance else wanted - (cost - target)
         if not below < wanted < above:
             wanted = (below + above) / 2
     if best is None:

@@ -77,6 +77,20 @@ def test_corrections_by_hand() -> None:
         corrected(attempt, lambda a: 900.0, 500.0, tolerance=0.03, unit="ms")
 
 
+def test_the_lowest_that_can_be_reached_is_reached() -> None:
+    """The middle of what is near enough is aimed at, unless there is nothing that low."""
+
+    def attempt(budget: float) -> np.ndarray:
+        if budget < 100:
+            raise gator.GatorError(f"the target of {budget} cannot be reached")
+        return np.arange(1000) < int(budget)
+
+    assert corrected(attempt, lambda a: float(a.sum()), 500.0, tolerance=0.03, unit="ms").sum() == 492
+    assert corrected(attempt, lambda a: float(a.sum()), 100.0, tolerance=0.03, unit="ms").sum() == 100
+    with pytest.raises(gator.GatorError, match="target of 99"):
+        corrected(attempt, lambda a: float(a.sum()), 99.0, tolerance=0.03, unit="ms")
+
+
 @pytest.mark.parametrize(("text", "ms"), [("5 ms", 5.0), ("5MS", 5.0), ("250 us", 0.25), ("0.002 s", 2.0)])
 def test_times_are_read(text, ms) -> None:
     assert parse_target(text, 10.0, "ms") == pytest.approx(ms)

@@ -19,7 +19,7 @@ from gator.cost.timing import Timing, rounds_worth, timed
 from gator.graph.inputs import Inputs, TensorSpec
 from gator.together import by_first
 
-_LAST_WORD_MS, _LAST_WORD_ROUNDS = 4000.0, 200  # what a finished network is worth: whether a budget is met hangs on it
+_LAST_WORD_MS, _LAST_WORD_ROUNDS = 10_000.0, 200  # what a finished network is worth: whether a budget is met hangs on it
 Run = Callable[[], Any]
 
 
