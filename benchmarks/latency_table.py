@@ -64,11 +64,11 @@ class Run:
     def __init__(self, case: Case, runtime: str, options: argparse.Namespace, until: float) -> None:
         self.case, self.until = case, until
         self.file = Path(options.folder) / f"{case.label}-{runtime}.json"
-        new = {"measured": [], "seconds": 0.0, "of": [SEED, options.threads, options.networks]}
+        new = {"measured": [], "seconds": 0.0, "of": [SEED, options.threads, options.networks, case.passes]}
         self.state = json.loads(self.file.read_text()) if self.file.is_file() else new
         if self.state["of"] != new["of"]:
             raise SystemExit(
-                f"{self.file} holds another run (seed, threads, networks: {self.state['of']}); give another --folder"
+                f"{self.file} holds another run (seed, threads, networks, passes: {self.state['of']}); give another --folder"
             )
         torch.manual_seed(0)
         self.model = zoo.build(case.name).model.eval()

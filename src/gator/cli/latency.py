@@ -79,7 +79,8 @@ def show(
 def shown(table: Table, *, layers: bool) -> str:
     """A table for people."""
     points = sum(len(entry.ms) for entry in table.entries.values())
-    steps = "" if table.steps is None else f"; steps of {table.steps.block} channels"
+    blocks = [] if table.steps is None else [step.block for step in table.steps.sides]
+    steps = "; steps of {} channels read, {} written".format(*blocks) if blocks else ""
     lines = [f"  {table.key}", f"  {len(table.entries)} kinds of layers at {points} widths{steps}"]
     lines += [f"  {found.title}: {found.whole_ms:.3g} ms; {found}" for found in table.calibrations.values()]
     for entry in table.entries.values() if layers else ():

@@ -10,6 +10,7 @@ from typing import Any
 
 import torch
 
+_ANOTHER = 3.0  # times the median: no processor is that slow for a moment, somebody else was at work
 _FAR = 3.0  # distances between the quartiles; what lies further above them was another program's doing
 
 
@@ -17,8 +18,8 @@ _FAR = 3.0  # distances between the quartiles; what lies further above them was 
 class Timing:
     """Milliseconds of one call: the median over all rounds and half the distance between the quartiles.
 
-    `mean_ms` is the mean without outliers. Means of layers add up to that of a network, as no median or quartile does where a
-    processor is now faster, now slower: so they are what is compared.
+    `mean_ms` is the mean of rounds that are not several times as long as the median. Means of layers add up to that of a
+    network, as no median or quartile does where a processor is now faster, now slower: so they are what is compared.
     """
 
     median_ms: float
@@ -63,5 +64,6 @@ def rounds_worth(runs: Sequence[Callable[[], Any]], worth_ms: float, *, least: i
 def _summary(times: list[float], threads: int) -> Timing:
     quartiles = statistics.quantiles(times, n=4, method="inclusive") if len(times) > 1 else [times[0]] * 3
     apart = quartiles[2] - quartiles[0]
-    near = [time for time in times if time <= quartiles[2] + _FAR * apart]
-    return Timing(quartiles[1], apart / 2, len(times), threads, statistics.fmean(near), len(times) - len(near))
+    far = sum(time > quartiles[2] + _FAR * apart for time in times)
+    own = [time for time in times if time <= _ANOTHER * quartiles[1]]
+    return Timing(quartiles[1], apart / 2, len(times), threads, statistics.fmean(own), far)

@@ -47,16 +47,15 @@ def corrected(attempt: Attempt, measure: Callable[[Alive], float], target: float
     """As `meeting`, for any way to measure what is left."""
     below, above = 0.0, np.inf  # predicted costs whose networks were measured to be at most the target, and more than it
     middle = target * (1 - tolerance / 2)  # of what is near enough: measurements err to either side
-    wanted, best, tried = middle, None, dict[bytes, float]()
+    known = {target: attempt(target)}  # raises what cannot be reached
+    met = not tolerance or (known[target] == attempt(np.inf)).all()  # exactly, or without closing anything
+    wanted, best, tried = target if met else middle, None, dict[bytes, float]()
     for _ in range(_ATTEMPTS):
         try:
-            alive = attempt(wanted)
-        except GatorError:
-            if tried:
-                break  # not predicted to be reachable; what was measured so far is what there is
-            if wanted == target:
-                raise
-            wanted = target
+            alive = known[wanted] if wanted in known else attempt(wanted)
+        except GatorError:  # nothing is predicted to be that low
+            below = wanted
+            wanted = (below + min(above, 2 * target - below)) / 2
             continue
         if alive.tobytes() not in tried:
             if len(tried) == _MEASUREMENTS:

@@ -68,7 +68,7 @@ def test_corrections_by_hand() -> None:
 
     def attempt(wanted: float) -> np.ndarray:
         alive = order.copy()
-        alive[: int(wanted)] = True
+        alive[: int(min(wanted, 1000))] = True
         return alive
 
     alive = corrected(attempt, lambda a: 1.25 * a.sum() + 20, 500.0, tolerance=0.03, unit="ms")
@@ -83,10 +83,12 @@ def test_the_lowest_that_can_be_reached_is_reached() -> None:
     def attempt(budget: float) -> np.ndarray:
         if budget < 100:
             raise gator.GatorError(f"the target of {budget} cannot be reached")
-        return np.arange(1000) < int(budget)
+        return np.arange(1000) < int(min(budget, 1000))
 
     assert corrected(attempt, lambda a: float(a.sum()), 500.0, tolerance=0.03, unit="ms").sum() == 492
     assert corrected(attempt, lambda a: float(a.sum()), 100.0, tolerance=0.03, unit="ms").sum() == 100
+    assert corrected(attempt, lambda a: 1.005 * a.sum(), 100.5, tolerance=0.03, unit="ms").sum() == 100
+    assert corrected(attempt, lambda a: float(a.sum()), 1000.0, tolerance=0.03, unit="ms").sum() == 1000  # met as it is
     with pytest.raises(gator.GatorError, match="target of 99"):
         corrected(attempt, lambda a: float(a.sum()), 99.0, tolerance=0.03, unit="ms")
 

@@ -194,7 +194,20 @@ def test_outliers_are_counted() -> None:
     (found,) = timed([run], rounds=20, warmup=0, clock=CLOCK)
     assert found.median_ms == pytest.approx(1.0)
     assert found.outliers == 1
+    assert found.mean_ms == pytest.approx(1.0)
     assert "1 of 20 rounds far off" in str(found)
+
+
+def test_slow_moments_count() -> None:
+    """However many they are: the mean of a network is that of its layers."""
+    for slow in range(1, 20):
+        times = iter([1.0] * (20 - slow) + [1.5] * slow)
+
+        def run(times=times) -> None:
+            CLOCK.now += next(times) / 1e3
+
+        (found,) = timed([run], rounds=20, warmup=0, clock=CLOCK)
+        assert found.mean_ms == pytest.approx(1 + 0.5 * slow / 20)
 
 
 def test_denormals_are_counted_and_do_not_survive_a_cut() -> None:

@@ -10,11 +10,13 @@ import numpy as np
 import pytest
 import torch
 from fakes import BLOCK, small
+from hypothesis import given
+from hypothesis import strategies as st
 
 import gator
 from gator.cost.latency import store
 from gator.cost.latency.build import Builder
-from gator.cost.latency.calibrate import BORDERS, CALLS, applied, fitted
+from gator.cost.latency.calibrate import BORDERS, applied, fitted
 from gator.cost.latency.draws import drawn_widths, kept_of
 from gator.cost.latency.grid import Entry, points_of
 from gator.cost.latency.predict import Layers
@@ -60,33 +62,31 @@ def test_borders_count_where_both_sides_are_even(fake) -> None:
     Builder(model, graph, table, file(fake)).time_layers()
     layers = Layers(graph, segments_of(graph), table)
     even = (3 * 16 * 64 + 2 * 16 * 64 + 3 * 16 * 64 + 2 * 16 * 64 + 2 * 16) / 1e6
-    assert layers.parts([16, 16, 16])[BORDERS] == pytest.approx(even)
+    assert layers.parts([16, 16, 16], 0.0)[BORDERS] == pytest.approx(even)
     # The second layer of the first block reads what is uneven: nothing is spared around it.
-    assert layers.parts([16, 15, 16])[BORDERS] == pytest.approx((2 * 16 * 64 + 2 * 16) / 1e6)
-    assert layers.parts([15, 15, 15])[BORDERS] == 0
-    assert layers.parts([16, 16, 16])[CALLS] == 6
-    assert layers.parts([16, 0, 16])[CALLS] == 4  # a block less
+    assert layers.parts([16, 15, 16], 0.0)[BORDERS] == pytest.approx((2 * 16 * 64 + 2 * 16) / 1e6)
+    assert layers.parts([15, 15, 15], 0.0)[BORDERS] == 0
 
 
-@pytest.mark.parametrize(("call", "border", "rest"), [(0.5, 0.0, 0.0), (0.3, 2.0, 0.0), (0.0, 0.0, 3.0), (0.0, 0.0, 0.0)])
-def test_what_a_network_saves_is_found(call, border, rest) -> None:
+@pytest.mark.parametrize(("border", "rest"), [(0.0, 0.0), (2.0, 0.0), (0.0, 3.0), (2.0, 3.0)])
+def test_what_a_network_saves_is_found(border, rest) -> None:
     """And what it does not save stays out, noise or not."""
     draw = np.random.default_rng(0)
-    parts = [
-        {"3x3": draw.uniform(10, 100), "1x1": draw.uniform(10, 100), CALLS: 20.0, BORDERS: draw.uniform(0, 3)}
-        for _ in range(20)
-    ]
-    times = [
-        (1.2 * (part["3x3"] + part["1x1"]) - 20 * call - border * part[BORDERS] + rest) * draw.normal(1, 0.005)
-        for part in parts
-    ]
-    factors, constant = fitted(parts, times)
-    assert factors["3x3"] == pytest.approx(1.2, rel=0.03)
-    assert factors["1x1"] == pytest.approx(1.2, rel=0.03)
-    assert factors[CALLS] == pytest.approx(-call, rel=0.2)
-    assert factors[BORDERS] == pytest.approx(-border, rel=0.3)
-    assert constant == pytest.approx(rest, rel=0.3)
-    assert applied({"3x3": 0.1, CALLS: 20.0}, factors, constant) > 0
+    parts = [{"3x3": draw.uniform(10, 99), "1x1": draw.uniform(10, 99), BORDERS: draw.uniform(0, 5)} for _ in range(20)]
+    exact = [1.2 * (part["3x3"] + part["1x1"]) - border * part[BORDERS] + rest for part in parts]
+    factors, constant, error = fitted(parts, [time * draw.normal(1, 0.002) for time in exact])
+    assert factors["3x3"] == pytest.approx(1.2, rel=0.02)
+    assert factors["1x1"] == pytest.approx(1.2, rel=0.02)
+    assert factors[BORDERS] == pytest.approx(-border, rel=0.2)
+    assert constant == pytest.approx(rest, rel=0.2)
+    assert error < 0.003**2
+
+
+def test_savings_never_eat_up_the_layers() -> None:
+    factors = {"3x3": 1.0, BORDERS: -5.0}
+    assert applied({"3x3": 1.0, BORDERS: 10.0}, factors, 0.5) == pytest.approx(0.7)
+    assert applied({"3x3": 1.0, BORDERS: 0.1}, factors, 0.5) == pytest.approx(1.0)
+    assert applied({"3x3": 1.0, BORDERS: 10.0}, {"3x3": 1.0}, 0.5) == pytest.approx(1.5)  # of a table without borders
 
 
 def test_a_kind_does_not_depend_on_widths() -> None:
@@ -289,8 +289,31 @@ def test_steps_are_found_under_noise(block, even) -> None:
     def time(width: int) -> float:
         return (1.0 + -(-width // block) * block) * (1.2 if width % even else 1.0) * noise.normal(1, 0.03)
 
-    series = [{w: time(w) for w in range(first, first + 32)} for first in (33, 33, 33)]
+    series = [{w: time(w) for w in range(first, first + 33)} for first in (32, 32, 32)]
     assert step_of(series) == Step(block, even)
+
+
+def test_sides_have_steps_of_their_own(fake) -> None:
+    fake.reads = 4
+    model, _, graph = small()
+    cost().on(model, graph)
+    assert store.read(file(fake)).steps == Steps(Step(4, 1), Step(BLOCK, 1))
+
+
+def test_layers_that_do_not_notice_their_width_have_no_steps() -> None:
+    assert step_of([dict.fromkeys(range(32, 65), 1.0)]) == Step(1, 1)
+    assert step_of([]) == Step(1, 1)
+
+
+@given(st.sampled_from([(b, e) for b in (1, 4, 8, 16, 32) for e in (1, 2, 4, 8, 16) if e <= b]), st.integers(1, 300))
+def test_something_is_timed_of_every_width(step, whole) -> None:
+    """And of what is even and what is not, wherever there is room for both."""
+    found = list(points_of((0, whole), Steps(Step(1, 1), Step(*step))))
+    assert found
+    assert all(1 <= size <= whole for _, size in found)
+    block, even = step
+    if whole >= 2 * block and even > 1:
+        assert {size % even == 0 for _, size in found} == {True, False}
 
 
 def test_layers_that_hide_their_blocks_do_not_decide() -> None:
@@ -302,5 +325,5 @@ def test_layers_that_hide_their_blocks_do_not_decide() -> None:
 
 def test_steps_are_looked_for_where_they_can_be_seen() -> None:
     assert fine_widths(16) == list(range(1, 17))
-    assert fine_widths(48) == list(range(17, 49))
-    assert fine_widths(2048) == fine_widths(64) == list(range(33, 65))
+    assert fine_widths(48) == list(range(16, 49))
+    assert fine_widths(2048) == fine_widths(64) == list(range(32, 65))

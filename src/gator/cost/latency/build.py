@@ -36,6 +36,8 @@ from gator.surgery.cut import cut
 
 _NETWORKS, _UNSEEN = 16, 8  # of random widths: to fit to, and to test on
 _OWN_WEIGHT = 4
+_OFTEN = (1.0, 1.5, 2.0, 3.0, 4.0, 6.0, 8.0)  # times the call that was measured
+_AS_GOOD = 1.2  # times the least mean square
 _AT_ONCE = 8
 _STEP_GROUPS = 3  # groups of layers that are asked for steps
 _WIDE = 8  # channels: less has no steps to show
@@ -120,7 +122,8 @@ class Builder:
             points = [(w, segment.whole[1]) if side == 0 else (segment.whole[0], w) for w in widths]
             times = [ms for some in _chunks(points, _AT_ONCE) for ms in self._times(segment, some)]
             series[side].append(dict(zip(widths, times, strict=True)))
-        return Steps(*map(step_of, series))
+        read, written = series
+        return Steps(step_of(read or written), step_of(written or read))
 
     def _shown(self) -> list[Segment]:
         """Of the groups that work most, the layer that works most and the widest, which may show what the other hides."""
@@ -212,17 +215,24 @@ class Builder:
 
     def _calibrated(self) -> Calibration:
         layers = Layers(self.graph, self.segments, self.table)
-        (widths, whole_ms), *rest = self.table.timed[self.name]
-        parts = [layers.parts(widths), *(layers.parts(some) for some, _ in rest)]
+        (itself, whole_ms), *rest = self.table.timed[self.name]
+        drawn = [itself, *(widths for widths, _ in rest)]
         times = [whole_ms, *(share * whole_ms for _, share in rest)]
         seen = 1 + _NETWORKS
-        # The network itself counts several times: budgets are shares of it.
-        again = _OWN_WEIGHT - 1
-        factors, constant = fitted(parts[:1] * again + parts[:seen], times[:1] * again + times[:seen])
-        predicted = [applied(part, factors, constant) for part in parts[seen:]]
+
+        def fit(call_ms: float) -> tuple[dict[str, float], float, float]:
+            # The network itself counts several times: budgets are shares of it.
+            parts = [layers.parts(widths, call_ms) for widths in drawn[:1] * (_OWN_WEIGHT - 1) + drawn[:seen]]
+            return fitted(parts, times[:1] * (_OWN_WEIGHT - 1) + times[:seen])
+
+        # Large tensors take longer to pass than those it was measured with; how much, networks must tell.
+        fits = {often * self.table.call_ms: fit(often * self.table.call_ms) for often in _OFTEN}
+        least = min(error for *_, error in fits.values())
+        call_ms, (factors, constant, _) = next((call, found) for call, found in fits.items() if found[-1] <= _AS_GOOD * least)
+        predicted = [applied(layers.parts(widths, call_ms), factors, constant) for widths in drawn[seen:]]
         error, order = mape(predicted, times[seen:]), spearman(predicted, times[seen:])
         title = f"{type(self.model).__name__} on {self.watch.shapes}"
-        return Calibration(factors, constant, title, whole_ms, _NETWORKS, len(predicted), error, order)
+        return Calibration(factors, constant, call_ms, title, whole_ms, _NETWORKS, len(predicted), error, order)
 
 
 def _wide() -> nn.Module:

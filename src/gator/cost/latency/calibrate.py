@@ -1,9 +1,9 @@
 """From times of layers to the time of a network: factors fitted to whole networks of random widths.
 
-A layer alone finds its inputs in another place than inside the network, and pays for its call and for changes of layout at
-its borders, which a network does not where two neighbours agree. One factor for all layers, a constant, and what is saved by
-layer and by border take up most of that, as many of them as the networks bear out; a factor of its own for every group of
-layers (1x1, 3x3, depthwise, ...) is drawn towards the common one, so that few networks are enough.
+A layer alone finds its inputs in another place than inside the network, and pays for changes of layout at its borders, which
+a network does not where two neighbours agree. One factor for all layers, a constant and what borders save take up most of
+that, as many of them as the networks bear out; a factor of its own for every group of layers (1x1, 3x3, depthwise, ...) is
+drawn towards the common one, so that few networks are enough.
 """
 
 from __future__ import annotations
@@ -19,25 +19,27 @@ _NOISE = 0.05  # of a network's time, which the layers do not explain
 _EXACT = 1e-6  # a mean square that is as good as none
 _APART = 0.25  # how far a group's factor may well lie from the common one, as a share of it
 _LEAST, _MOST = -0.95, 4.0  # of changes of factors
-_AT_LEAST = 0.2  # of the time of the layers alone is there inside a network too
-CALLS, BORDERS = "layers that are called", "borders without change"  # beside the groups: what a network may save
-Parts = Mapping[str, float]  # milliseconds by group of layers; and how many there are of CALLS and BORDERS
+AT_LEAST = 0.2  # of the time of layers alone is there inside a network too, however small they are
+BORDERS = "borders"  # among groups of layers: what they hand on in a layout they share, in millions of elements
+Parts = Mapping[str, float]  # milliseconds by group of layers; and of BORDERS
 
 
-def fitted(parts: Sequence[Parts], measured: Sequence[float]) -> tuple[dict[str, float], float]:
-    """Factors by group and a constant, with small relative errors; those of what is saved are not above zero."""
-    groups = sorted({group for part in parts for group in part} - {CALLS, BORDERS})
+def fitted(parts: Sequence[Parts], measured: Sequence[float]) -> tuple[dict[str, float], float, float]:
+    """Factors by group and a constant, and the mean square of the relative error they leave. BORDERS save time, if anything."""
+    groups = sorted({group for part in parts for group in part} - {BORDERS})
     sums = np.array([[part.get(group, 0.0) for group in groups] for part in parts])
-    saved = -np.array([[part.get(CALLS, 0.0), part.get(BORDERS, 0.0)] for part in parts])
+    borders = np.array([part.get(BORDERS, 0.0) for part in parts])
     times = np.asarray(measured, dtype=np.float64)
-    rows = np.column_stack([sums.sum(1), saved, np.ones(len(times))]) / times[:, None]
-    common, calls, borders, rest = numbers = _plain(rows)
+    rows = np.column_stack([sums.sum(1), -borders, np.ones(len(times))]) / times[:, None]
+    common, saved, rest = numbers = _not_negative(rows)
     # What they leave is shared out among the groups; a group that is too small to tell keeps the common factor.
-    factors = common * (1 + _shared_out(common * sums / times[:, None], 1 - rows @ numbers))
-    return {**dict(zip(groups, factors.tolist(), strict=True)), CALLS: -float(calls), BORDERS: -float(borders)}, float(rest)
+    shares, left = common * sums / times[:, None], 1 - rows @ numbers
+    change = _shared_out(shares, left)
+    factors = dict(zip(groups, (common * (1 + change)).tolist(), strict=True))
+    return {**factors, BORDERS: -float(saved)}, float(rest), float(np.square(left - shares @ change).mean())
 
 
-def _plain(rows: Floats) -> Floats:
+def _not_negative(rows: Floats) -> Floats:
     """Numbers, none negative, that make every row one; of the columns but the first only those that pay (Schwarz)."""
     count, columns = rows.shape
     found: list[tuple[float, int, Floats]] = []
@@ -67,9 +69,9 @@ def _shared_out(shares: Floats, left: Floats) -> Floats:
 
 
 def applied(part: Parts, factors: Mapping[str, float], rest: float) -> float:
-    found = rest + sum(factors.get(group, 1.0) * ms for group, ms in part.items())
-    alone = sum(factors.get(group, 1.0) * ms for group, ms in part.items() if group not in (CALLS, BORDERS))
-    return max(found, rest + _AT_LEAST * alone)
+    layers = sum(factors.get(group, 1.0) * ms for group, ms in part.items() if group != BORDERS)
+    saved = -factors.get(BORDERS, 0.0) * part.get(BORDERS, 0.0)
+    return rest + max(layers - saved, AT_LEAST * layers)
 
 
 def mape(predicted: Sequence[float], measured: Sequence[float]) -> float:

@@ -40,7 +40,8 @@ def _sizes(whole: int, step: Step, full: bool, levels: tuple[float, ...]) -> lis
         return [0]
     block, blocks = step.block, step.blocks(whole)
     counts = sorted({max(round(blocks * level), 1) for level in levels} | ({1} if levels is _LEVELS else set()))
-    sizes = [min(count * block - (0 if full else (3 * block) // 8), whole) for count in counts]
+    less = 0 if full else (3 * block) // 8 | 1  # an odd number fills no block
+    sizes = [min(count * block - less, whole) for count in counts]
     return sorted({size for size in sizes if size > 0 and step.fills(size) == full})
 
 

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from gator.cost.latency.calibrate import BORDERS, CALLS, applied
+from gator.cost.latency.calibrate import AT_LEAST, BORDERS, applied
 from gator.cost.latency.grid import Entry
 from gator.cost.latency.segments import Segment, borders_of
 from gator.cost.latency.table import Calibration, Table
@@ -15,7 +15,6 @@ from gator.cost.price import Floats, Widths, fates_of
 from gator.errors import GatorError
 from gator.graph.hypergraph import Hypergraph
 
-_AT_LEAST = 0.2  # of the time of a layer alone is there inside a network too, however small it is
 _MILLION = 1e6
 _REACH = 1 / 8  # of a width: how far to either side a slope is taken, but at least a block
 
@@ -25,7 +24,7 @@ class Layers:
 
     def __init__(self, graph: Hypergraph, segments: tuple[Segment, ...], table: Table) -> None:
         assert table.steps is not None
-        self.graph, self.segments, self.steps, self.call_ms = graph, segments, table.steps, table.call_ms
+        self.graph, self.segments, self.steps = graph, segments, table.steps
         found = [table.entry_for(segment) for segment in segments]
         missing = [s.title for s, entry in zip(segments, found, strict=True) if entry is None]
         if missing:
@@ -35,7 +34,7 @@ class Layers:
             )
         self.entries: list[Entry] = [entry for entry in found if entry is not None]
         # Where all widths are alike, so are layouts.
-        self._borders = borders_of(graph, segments) if max(step.even for step in self.steps.sides) > 1 else ()
+        self.borders = borders_of(graph, segments) if max(step.even for step in self.steps.sides) > 1 else ()
         self._live: dict[tuple[int, ...], frozenset[int]] = {}
 
     def live(self, widths: Floats) -> frozenset[int]:
@@ -49,11 +48,11 @@ class Layers:
             self._live[empty] = everything
         return self._live[empty]
 
-    def parts(self, widths: Widths) -> dict[str, float]:
-        """Milliseconds by group of layers, how many layers are called, and what they hand on in a layout they share."""
+    def parts(self, widths: Widths, call_ms: float) -> dict[str, float]:
+        """Milliseconds by group of layers without those of calls, and what they hand on in a layout they share."""
         w = np.asarray(widths, dtype=np.float64)
         live = self.live(w)
-        found, even = {CALLS: float(len(live)), BORDERS: 0.0}, set[int]()
+        found, even = {BORDERS: 0.0}, set[int]()
         for index in sorted(live):
             segment = self.segments[index]
             sizes = segment.sizes(widths)
@@ -63,10 +62,10 @@ class Layers:
             else:  # a runtime may run these by another kernel and in another layout
                 group += ", uneven"
             alone = self.entries[index].at(sizes, self.steps)
-            found[group] = found.get(group, 0.0) + max(alone - self.call_ms, _AT_LEAST * alone)
-        for border in self._borders:
+            found[group] = found.get(group, 0.0) + max(alone - call_ms, AT_LEAST * alone)
+        for border in self.borders:
             readers = [index for index in border.readers if index in live]
-            if border.maker in even and even.issuperset(readers):
+            if readers and border.maker in even and even.issuperset(readers):
                 found[BORDERS] += (1 + len(readers)) * border.elements(w) / _MILLION
         return found
 
@@ -83,7 +82,8 @@ class Tabled:
         return {"calibration": asdict(self.calibration)}
 
     def total(self, widths: Widths) -> float:
-        return applied(self._layers.parts(widths), self.calibration.factors, self.calibration.rest_ms)
+        calibration = self.calibration
+        return applied(self._layers.parts(widths, calibration.call_ms), calibration.factors, calibration.rest_ms)
 
     def per_channel(self, widths: Widths) -> Floats:
         """The slope around the living widths. Blocks are smoothed over: one channel saves nothing, a block of them does."""
@@ -102,4 +102,10 @@ class Tabled:
                         segment.exact(below), self._layers.steps
                     )
                     result[edge] += factor * change / (above[edge] - below[edge])
+        live, factor = self._layers.live(w), self.calibration.factors.get(BORDERS, 0.0) / _MILLION
+        for border in self._layers.borders if factor else ():
+            readers = [index for index in border.readers if index in live]
+            if readers and border.maker in live:
+                for edge, slope in border.slopes(w).items():
+                    result[edge] += factor * (1 + len(readers)) * slope
         return np.maximum(result, 0.0)

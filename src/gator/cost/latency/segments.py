@@ -75,7 +75,7 @@ class Segment:
 
 @dataclass(frozen=True)
 class Border:
-    """A value that one segment hands to others, all by index, with its lengths but for the batch."""
+    """A value that one segment hands to others, all by index, with its lengths."""
 
     maker: int
     readers: tuple[int, ...]
@@ -84,6 +84,12 @@ class Border:
     def elements(self, widths: Widths) -> float:
         """Of one example."""
         return float(np.prod([length.exact(widths) for length in self.lengths]))
+
+    def slopes(self, widths: Widths) -> dict[int, float]:
+        """Elements that one channel more would add, by edge."""
+        edges = frozenset[int]().union(*(length.edges for length in self.lengths))
+        wider = {edge: np.asarray(widths, dtype=np.float64) + (np.arange(len(widths)) == edge) for edge in edges}
+        return {edge: self.elements(some) - self.elements(widths) for edge, some in wider.items()}
 
 
 def segments_of(graph: Hypergraph) -> tuple[Segment, ...]:
@@ -180,9 +186,10 @@ class _Divider:
         return Size(int((edges < 0).sum()), parts)
 
     def lengths(self, value: int) -> tuple[Size, ...]:
-        """Of all axes but the batch."""
-        axes = zip(self.program.values[value].shape, self.labelled.axes[value], strict=True)
-        return tuple(self.size(axis) or Size(int(length), ()) for length, axis in axes if not isinstance(length, BatchInt))
+        """Of one example: the batch counts as often as it does for one."""
+        axes = list(zip(self.program.values[value].shape, self.labelled.axes[value], strict=True))
+        plain = (length.slope if isinstance(length, BatchInt) else int(length) for length, _ in axes)
+        return tuple(self.size(axis) or Size(length, ()) for length, (_, axis) in zip(plain, axes, strict=True))
 
     def _segment(self, calls: list[Call], anchor: int, inputs: tuple[int, ...], outputs: tuple[int, ...]) -> Segment:
         main = next((call for call in calls if call.index == anchor), calls[0])

@@ -56,7 +56,7 @@ class Steps:
 def fine_widths(whole: int) -> list[int]:
     """The widths to time along one side of a layer."""
     last = min(whole, _FROM)
-    return list(range(max(last - FINE + 1, 1), last + 1))
+    return list(range(max(last - FINE, 1), last + 1))  # one full block of the largest, and what comes before
 
 
 def step_of(series: Sequence[Series]) -> Step:
@@ -77,7 +77,7 @@ def _unlikely(times: Series, step: Step) -> float:
             ms = np.array([times[width] for width in widths])
             blocks = np.array([step.blocks(width) for width in widths], dtype=np.float64)
             line = np.stack([np.ones(len(ms)), blocks], 1) / ms[:, None]
-            (fit, _, rank, _) = np.linalg.lstsq(line, np.ones(len(ms)), rcond=None)
+            fit = np.linalg.lstsq(line, np.ones(len(ms)), rcond=None)[0]
             left += float(np.square(line @ fit - 1).sum())
-            numbers += int(rank)
+            numbers += 2
     return len(times) * float(np.log(left / len(times) + _NOISE**2)) + numbers * float(np.log(len(times)))

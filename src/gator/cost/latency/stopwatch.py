@@ -53,7 +53,7 @@ class Stopwatch:
     def reference(self, network: nn.Module, ms: float | None = None) -> Reference:
         """This network to measure others against; `ms` is what it took before, if that is known."""
         run = self.prepare(network)
-        return Reference(self, run, by_first(lambda: undisturbed(lambda: self.times([run]))[0].median_ms) if ms is None else ms)
+        return Reference(self, run, by_first(lambda: undisturbed(lambda: self.times([run]))[0].mean_ms) if ms is None else ms)
 
 
 @dataclass(frozen=True)

@@ -37,8 +37,9 @@ class Key:
 class Calibration:
     """How the layers of one network add up to its time: a factor for every group of layers, and what is there anyway."""
 
-    factors: dict[str, float]
+    factors: dict[str, float]  # and what is saved by borders
     rest_ms: float
+    call_ms: float  # what a layer alone takes too much
     title: str  # of the network, for people
     whole_ms: float  # of the network as it is, when it was calibrated
     networks: int  # of random widths that it was fitted to
@@ -58,7 +59,7 @@ class Table:
     key: Key
     steps: Steps | None = None
     yardstick_ms: float = 0.0  # of a network that is always the same: all times are said as of the moment it took this
-    call_ms: float = 0.0  # what a layer alone takes too much: that of calling the runtime
+    call_ms: float = 0.0  # of calling the runtime, which a layer alone takes too much
     entries: dict[tuple[str, Point], Entry] = field(default_factory=dict)
     timed: dict[str, list[tuple[list[int], float]]] = field(
         default_factory=dict
