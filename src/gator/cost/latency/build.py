@@ -36,7 +36,7 @@ from gator.surgery.cut import cut
 
 _NETWORKS, _UNSEEN = 16, 8  # of random widths: to fit to, and to test on
 _OWN_WEIGHT = 4
-_OFTEN = (1.0, 1.5, 2.0, 3.0, 4.0, 6.0, 8.0)  # times the call that was measured
+_OFTEN = (0.0, 0.25, 0.5, 0.75, 1.0, 1.5, 2.0, 3.0, 4.0, 6.0, 8.0)  # times the call that was measured
 _AS_GOOD = 1.2  # times the least mean square
 _AT_ONCE = 8
 _STEP_GROUPS = 3  # groups of layers that are asked for steps
@@ -225,7 +225,7 @@ class Builder:
             parts = [layers.parts(widths, call_ms) for widths in drawn[:1] * (_OWN_WEIGHT - 1) + drawn[:seen]]
             return fitted(parts, times[:1] * (_OWN_WEIGHT - 1) + times[:seen])
 
-        # Large tensors take longer to pass than those it was measured with; how much, networks must tell.
+        # A call was measured with one size of tensors; what it is for those of this network, networks must tell.
         fits = {often * self.table.call_ms: fit(often * self.table.call_ms) for often in _OFTEN}
         least = min(error for *_, error in fits.values())
         call_ms, (factors, constant, _) = next((call, found) for call, found in fits.items() if found[-1] <= _AS_GOOD * least)
