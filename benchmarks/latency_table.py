@@ -52,6 +52,7 @@ CASES = (
     Case("resnet50-b8", "torchvision:resnet50", (8, 3, 224, 224), passes=1),  # long ones are steadier
 )
 RUNTIMES = ("eager", "onnxruntime")
+METHODS = ("table", "probe", "FLOPs", "FLOPs fitted")
 
 
 class OutOfTime(Exception):
@@ -153,18 +154,18 @@ class Run:
 
 
 def report(runs: list[Run], folder: Path) -> None:
-    methods = " | ".join(f"{method} MAPE | rank" for method in ("table", "probe", "FLOPs", "FLOPs fitted"))
+    methods = " | ".join(f"{method} MAPE | rank" for method in METHODS)
     print(f"| network | runtime | networks | {methods} | built in s |")
     print(f"|{' --- |' * 12}")
     drawn = []
     for run in runs:
         measured = run.measured()
-        cells = []
+        cells = dict.fromkeys(METHODS, "- | -")
         for method, predicted in run.predictions().items():
-            cells.append(f"{mape(predicted, measured):.1%} | {spearman(predicted, measured):.3f}")
+            cells[method] = f"{mape(predicted, measured):.1%} | {spearman(predicted, measured):.3f}"
             drawn.append((run, method, predicted, measured))
         runtime = run.cost.runtime
-        print(f"| {run.case.label} | {runtime} | {len(measured)} | {' | '.join(cells)} | {run.state['seconds']:.0f} |")
+        print(f"| {run.case.label} | {runtime} | {len(measured)} | {' | '.join(cells.values())} | {run.state['seconds']:.0f} |")
     plot(drawn, folder / "latency_table.png")
 
 
@@ -178,15 +179,19 @@ def plot(drawn: list[tuple[Run, str, np.ndarray, np.ndarray]], path: Path) -> No
     runtimes = list(dict.fromkeys(run.cost.runtime for run, *_ in drawn))
     size = (3.4 * len(labels), 3.4 * len(runtimes))
     figure, axes = pyplot.subplots(len(runtimes), len(labels), figsize=size, squeeze=False)
+    for axis in axes.flat:
+        axis.set_visible(False)
     for run, method, predicted, measured in drawn:
         axis = axes[runtimes.index(run.cost.runtime)][labels.index(run.case.label)]
-        axis.scatter(measured, predicted, s=10, label=method, zorder=3 if method == "table" else 2)
+        axis.set_visible(True)
+        colour = f"C{METHODS.index(method)}"
+        axis.scatter(measured, predicted, s=10, color=colour, label=method, zorder=3 if method == "table" else 2)
         ends = [0, 1.05 * max(measured)]
         axis.plot(ends, ends, color="grey", linewidth=0.8)
         axis.set_title(f"{run.case.label}, {run.cost.runtime}", fontsize=9)
         axis.set_xlabel("measured ms", fontsize=8)
         axis.set_ylabel("predicted ms", fontsize=8)
-    axes[0][0].legend(fontsize=8)
+    next(axis for axis in axes.flat if axis.get_visible()).legend(fontsize=8)
     figure.tight_layout()
     figure.savefig(path, dpi=120)
     print(f"\nplotted in {path}")
