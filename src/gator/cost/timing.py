@@ -11,7 +11,7 @@ from typing import Any
 import torch
 
 _ANOTHER = 3.0  # times the median: no processor is that slow for a moment, somebody else was at work
-_FAR = 3.0  # distances between the quartiles; what lies further above them was another program's doing
+_FAR = 3.0  # distances between the quartiles; what lies further above them is counted as an outlier
 
 
 @dataclass(frozen=True)

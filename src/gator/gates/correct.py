@@ -45,7 +45,7 @@ def meeting(
 
 def corrected(attempt: Attempt, measure: Callable[[Alive], float], target: float, *, tolerance: float, unit: str) -> Alive:
     """As `meeting`, for any way to measure what is left."""
-    below, above = 0.0, np.inf  # predicted costs whose networks were measured to be at most the target, and more than it
+    below, above = 0.0, np.inf  # predicted costs that are too low or measured to meet the target, and those measured not to
     middle = target * (1 - tolerance / 2)  # of what is near enough: measurements err to either side
     known = {target: attempt(target)}  # raises what cannot be reached
     met = not tolerance or (known[target] == attempt(np.inf)).all()  # exactly, or without closing anything

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import asdict
 from typing import Any
 
@@ -9,7 +10,7 @@ import numpy as np
 
 from gator.cost.latency.calibrate import AT_LEAST, BORDERS, applied
 from gator.cost.latency.grid import Entry
-from gator.cost.latency.segments import Segment, borders_of
+from gator.cost.latency.segments import Border, Segment, borders_of
 from gator.cost.latency.table import Calibration, Table
 from gator.cost.price import Floats, Widths, fates_of
 from gator.errors import GatorError
@@ -34,7 +35,7 @@ class Layers:
             )
         self.entries: list[Entry] = [entry for entry in found if entry is not None]
         # Where all widths are alike, so are layouts.
-        self.borders = borders_of(graph, segments) if max(step.even for step in self.steps.sides) > 1 else ()
+        self._borders = borders_of(graph, segments) if max(step.even for step in self.steps.sides) > 1 else ()
         self._live: dict[tuple[int, ...], frozenset[int]] = {}
 
     def live(self, widths: Floats) -> frozenset[int]:
@@ -63,11 +64,17 @@ class Layers:
                 group += ", uneven"
             alone = self.entries[index].at(sizes, self.steps)
             found[group] = found.get(group, 0.0) + max(alone - call_ms, AT_LEAST * alone)
-        for border in self.borders:
-            readers = [index for index in border.readers if index in live]
-            if readers and border.maker in even and even.issuperset(readers):
+        for border, readers in self.borders(live):
+            if border.maker in even and even.issuperset(readers):
                 found[BORDERS] += (1 + len(readers)) * border.elements(w) / _MILLION
         return found
+
+    def borders(self, live: frozenset[int]) -> Iterator[tuple[Border, list[int]]]:
+        """Those between segments that are left, with their readers."""
+        for border in self._borders:
+            readers = [index for index in border.readers if index in live]
+            if readers and border.maker in live:
+                yield border, readers
 
 
 class Tabled:
@@ -103,9 +110,7 @@ class Tabled:
                     )
                     result[edge] += factor * change / (above[edge] - below[edge])
         live, factor = self._layers.live(w), self.calibration.factors.get(BORDERS, 0.0) / _MILLION
-        for border in self._layers.borders if factor else ():
-            readers = [index for index in border.readers if index in live]
-            if readers and border.maker in live:
-                for edge, slope in border.slopes(w).items():
-                    result[edge] += factor * (1 + len(readers)) * slope
+        for border, readers in self._layers.borders(live):
+            for edge, slope in border.slopes(w).items():
+                result[edge] += factor * (1 + len(readers)) * slope
         return np.maximum(result, 0.0)

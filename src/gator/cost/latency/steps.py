@@ -10,7 +10,7 @@ import numpy as np
 _BLOCKS = (1, 4, 8, 16, 32)  # two neighbouring widths are too close to be told apart
 _EVENS = (1, 2, 4, 8, 16)
 _NOISE = 0.003  # of a time: what fits better than that fits by chance
-FINE, _FROM = 32, 64  # neighbouring widths that are timed, at most so wide: a block more or less must be seen above the noise
+_FINE, _FROM = 32, 64  # neighbouring widths that are timed, at most so wide: a block more or less must be seen above the noise
 Series = Mapping[int, float]  # times of one layer by its width on one side
 Point = tuple[int, int]  # channels read, channels written; 0 where they never change
 Side = tuple[bool, bool]  # whether the channels read, and those written, fill their blocks
@@ -56,7 +56,7 @@ class Steps:
 def fine_widths(whole: int) -> list[int]:
     """The widths to time along one side of a layer."""
     last = min(whole, _FROM)
-    return list(range(max(last - FINE, 1), last + 1))  # one full block of the largest, and what comes before
+    return list(range(max(last - _FINE, 1), last + 1))  # one full block of the largest, and what comes before
 
 
 def step_of(series: Sequence[Series]) -> Step:
