@@ -173,7 +173,7 @@ class Builder:
         part = Part(self.model, self.graph, segment)
         with self.setup.on():
             runs = [self.runtime.prepare(*part.built(*point, self.setup), self.setup) for point in points]
-            return [max(ms, 1e-6) for ms in self._in_turns(runs, rounds_worth(runs, _LAYER_MS, least=9))]
+            return [max(ms, 1e-6) for ms in self._in_turns(runs, rounds_worth(runs, _LAYER_MS, least=6))]
 
     # Networks.
 
@@ -208,7 +208,7 @@ class Builder:
     def _times_of_networks(self, runs: Sequence[Run]) -> tuple[Timing, ...]:
         with self.setup.on():
             rounds = rounds_worth(runs, _NETWORK_MS, least=5)
-            return undisturbed(lambda: timed(runs, rounds=rounds, warmup=1))
+            return undisturbed(lambda: timed(runs, rounds=rounds, warmup=0))  # they ran already, to be counted
 
     def _network(self, widths: Sequence[int]) -> nn.Module:
         return cut(self.model, self.graph, kept_of(self.graph, widths), keep_class=False, verify=False)
