@@ -60,9 +60,10 @@ def test_latency_is_measured_and_says_how() -> None:
 
 def test_turns_are_taken() -> None:
     order = []
-    one, two = timed([lambda: order.append(1), lambda: order.append(2)], rounds=3, warmup=1)
-    assert order == [1, 2] * 4
-    assert one.rounds == two.rounds == 3
+    one, two = timed([lambda: order.append(1), lambda: order.append(2)], rounds=20, warmup=1)
+    turns = list(zip(order[::2], order[1::2], strict=True))
+    assert set(turns) == {(1, 2), (2, 1)}  # now the one first, now the other, never one twice
+    assert one.rounds == two.rounds == 20 == len(turns) - 1
 
 
 def test_prediction_equals_count_after_a_cut() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 import statistics
 import time
 from collections.abc import Callable, Sequence
@@ -42,13 +43,18 @@ def timed(
     threads: int | None = None,
     clock: Callable[[], float] = time.perf_counter,
 ) -> tuple[Timing, ...]:
-    """Time several callables in one go, one call of each a round, so that a slow moment hits all of them."""
+    """Time several callables in one go, one call of each a round, so that a slow moment hits all of them.
+
+    Every round has an order of its own: what runs next to something large finds the caches emptied.
+    """
     for _ in range(warmup):
         for run in runs:
             run()
     samples: list[list[float]] = [[] for _ in runs]
+    turns, order = list(zip(runs, samples, strict=True)), random.Random(0)
     for _ in range(rounds):
-        for run, times in zip(runs, samples, strict=True):
+        order.shuffle(turns)
+        for run, times in turns:
             start = clock()
             run()
             times.append(1e3 * (clock() - start))
