@@ -66,6 +66,21 @@ def test_turns_are_taken() -> None:
     assert one.rounds == two.rounds == 20 == len(turns) - 1
 
 
+def test_nobody_always_follows_what_empties_the_caches() -> None:
+    now, cold = 0.0, False
+
+    def large() -> None:
+        nonlocal now, cold
+        now, cold = now + 10.0, True
+
+    def small() -> None:
+        nonlocal now, cold
+        now, cold = now + (4.0 if cold else 1.0), False
+
+    _, *others = timed([large, *[small] * 8], rounds=40, warmup=0, clock=lambda: now)
+    assert [other.median_ms for other in others] == [other.mean_ms for other in others] == [pytest.approx(1000.0)] * 8
+
+
 def test_prediction_equals_count_after_a_cut() -> None:
     model, x, _ = CASES["group_norm_unet"]()
     graph = gator.trace(model, x)

@@ -244,7 +244,7 @@ def test_files_that_are_no_tables(tmp_path, fake) -> None:
     (tmp_path / "old.json").write_text('{"format": 1}')
     with pytest.raises(gator.FileError, match="build it again"):
         cost(table=tmp_path / "old.json").on(model, graph)
-    (tmp_path / "bad.json").write_text('{"format": 3}')
+    (tmp_path / "bad.json").write_text('{"format": 4}')
     with pytest.raises(gator.FileError, match="is not a latency table"):
         cost(table=tmp_path / "bad.json").on(model, graph)
     (tmp_path / "new.json").write_text('{"format": 99}')
@@ -265,10 +265,12 @@ def test_grid_by_hand() -> None:
     assert padded.fills((12, 7)) == (True, True)
     assert padded.fills((10, 8)) == (False, True)
     assert padded.blocks((12, 7)) == (3, 1)
+    assert padded.blocks((10, 7)) == (2.5, 1)
+    assert Step(8, 4).blocks(12) == 2
     assert padded.block == 8
-    entry = Entry("k", "title", (0, 48), {p: float(-(-p[1] // 8)) + (0.5 if p[1] % 8 else 0.0) for p in points})
+    entry = Entry("k", "title", (0, 48), {p: p[1] / 8 + (2.0 if p[1] % 8 else 0.0) for p in points})
     assert entry.at((0, 40), steps) == pytest.approx(5.0)
-    assert entry.at((0, 33), steps) == pytest.approx(5.5)
+    assert entry.at((0, 33), steps) == pytest.approx(33 / 8 + 2)
     assert entry.smooth((0, 20), steps) == pytest.approx(2.5)
     assert entry.covers((0, 40))
     assert not entry.covers((3, 40))
@@ -283,11 +285,11 @@ def test_more_channels_never_take_less_time() -> None:
 
 @pytest.mark.parametrize(("block", "even"), [(1, 1), (4, 1), (8, 1), (8, 4), (8, 8), (16, 1), (32, 4)])
 def test_steps_are_found_under_noise(block, even) -> None:
-    """Widths that are not even take a fifth longer than the full block."""
+    """Widths that are not even take their channels, and longer than the full block."""
     noise = np.random.default_rng(0)
 
     def time(width: int) -> float:
-        return (1.0 + -(-width // block) * block) * (1.2 if width % even else 1.0) * noise.normal(1, 0.03)
+        return (1.0 + (1.5 * width if width % even else -(-width // block) * block)) * noise.normal(1, 0.03)
 
     series = [{w: time(w) for w in range(first, first + 33)} for first in (32, 32, 32)]
     assert step_of(series) == Step(block, even)

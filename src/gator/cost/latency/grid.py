@@ -1,8 +1,8 @@
 """Times of one kind of segment over a grid of channels read and written, and what lies between.
 
 Processors work on blocks of channels: a width that fills its blocks may be faster than a smaller one that does not. So
-there is a grid for widths that do and one for those that do not, on either side, and between its points the time is
-linear in the number of blocks.
+there is a grid for widths that do and one for those that do not, on either side. Between its points the time is linear in
+the number of blocks or, for widths that do not, of channels.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ def _sizes(whole: int, step: Step, full: bool, levels: tuple[float, ...]) -> lis
     """Widths to time: shares of the whole, and a single block; full blocks, or somewhat less than full."""
     if whole == 0:
         return [0]
-    block, blocks = step.block, step.blocks(whole)
+    block, blocks = step.block, -(-whole // step.block)
     counts = sorted({max(round(blocks * level), 1) for level in levels} | ({1} if levels is _LEVELS else set()))
     less = 0 if full else (3 * block) // 8 | 1  # an odd number fills no block
     sizes = [min(count * block - less, whole) for count in counts]

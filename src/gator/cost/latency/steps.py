@@ -18,7 +18,7 @@ Side = tuple[bool, bool]  # whether the channels read, and those written, fill t
 
 @dataclass(frozen=True)
 class Step:
-    """A multiple of `even` takes as long as the next multiple of `block`; what is no multiple of it may take longer."""
+    """A multiple of `even` takes as long as the next multiple of `block`; others may take longer, channel by channel."""
 
     block: int
     even: int
@@ -26,8 +26,9 @@ class Step:
     def fills(self, size: int) -> bool:
         return size % self.even == 0
 
-    def blocks(self, size: int) -> int:
-        return -(-size // self.block)
+    def blocks(self, size: int) -> float:
+        """How many blocks are worked on; of what is not even, parts of blocks count as parts."""
+        return -(-size // self.block) if self.fills(size) else size / self.block
 
 
 @dataclass(frozen=True)
@@ -49,7 +50,7 @@ class Steps:
     def fills(self, point: Point) -> Side:
         return self.read.fills(point[0]), self.written.fills(point[1])
 
-    def blocks(self, point: Point) -> Point:
+    def blocks(self, point: Point) -> tuple[float, float]:
         return self.read.blocks(point[0]), self.written.blocks(point[1])
 
 
@@ -68,7 +69,7 @@ def step_of(series: Sequence[Series]) -> Step:
 def _unlikely(times: Series, step: Step) -> float:
     """What the step leaves unexplained, and how many numbers it needs for the rest, as one figure (Schwarz's criterion).
 
-    Even widths and others have times of their own; either are a line over the number of blocks.
+    Even widths and others have times of their own: those a line over the number of blocks, these one over their channels.
     """
     left, numbers = 0.0, 0
     for even in (True, False):

@@ -18,7 +18,7 @@ from gator.cost.latency.setup import Setup
 from gator.cost.latency.steps import Point, Step, Steps
 from gator.errors import FileError
 
-FORMAT = 3  # 1 knew no yardstick, 2 the same steps on both sides of a layer
+FORMAT = 4  # 1 knew no yardstick, 2 the same steps on both sides of a layer, 3 blocks where widths were not even
 
 
 @dataclass(frozen=True)
