@@ -69,16 +69,21 @@ def step_of(series: Sequence[Series]) -> Step:
 def _unlikely(times: Series, step: Step) -> float:
     """What the step leaves unexplained, and how many numbers it needs for the rest, as one figure (Schwarz's criterion).
 
-    Even widths and others have times of their own: those a line over the number of blocks, these one over their channels.
+    Even widths take what their blocks take, whatever that is: a runtime may work on several blocks at a time. Where there are
+    no blocks, and for widths that are not even, times are a line over channels.
     """
     left, numbers = 0.0, 0
     for even in (True, False):
-        widths = [width for width in times if step.fills(width) == even]
-        if widths:
+        widths = np.array([width for width in times if step.fills(width) == even])
+        if len(widths):
             ms = np.array([times[width] for width in widths])
-            blocks = np.array([step.blocks(width) for width in widths], dtype=np.float64)
-            line = np.stack([np.ones(len(ms)), blocks], 1) / ms[:, None]
-            fit = np.linalg.lstsq(line, np.ones(len(ms)), rcond=None)[0]
-            left += float(np.square(line @ fit - 1).sum())
-            numbers += 2
+            if even and step.block > 1:
+                blocks = -(-widths // step.block)
+                known = (blocks[:, None] == np.unique(blocks)).astype(np.float64)
+            else:
+                known = np.stack([np.ones(len(widths)), widths], 1)
+            known /= ms[:, None]
+            fit = np.linalg.lstsq(known, np.ones(len(ms)), rcond=None)[0]
+            left += float(np.square(known @ fit - 1).sum())
+            numbers += known.shape[1]
     return len(times) * float(np.log(left / len(times) + _NOISE**2)) + numbers * float(np.log(len(times)))
