@@ -284,12 +284,15 @@ def test_more_channels_never_take_less_time() -> None:
 
 
 @pytest.mark.parametrize(("block", "even"), [(1, 1), (4, 1), (8, 1), (8, 4), (8, 8), (16, 1), (32, 4)])
-def test_steps_are_found_under_noise(block, even) -> None:
-    """Widths that are not even take their channels, and longer than the full block."""
+@pytest.mark.parametrize("padded", [True, False])
+def test_steps_are_found_under_noise(block, even, padded) -> None:
+    """Widths that are not even take a fifth longer than the full block, or than their channels would."""
     noise = np.random.default_rng(0)
 
     def time(width: int) -> float:
-        return (1.0 + (1.5 * width if width % even else -(-width // block) * block)) * noise.normal(1, 0.03)
+        full = -(-width // block) * block
+        longer = 1.2 * (1.0 + full) if padded else 1.0 + 1.2 * width
+        return (longer if width % even else 1.0 + full) * noise.normal(1, 0.03)
 
     series = [{w: time(w) for w in range(first, first + 33)} for first in (32, 32, 32)]
     assert step_of(series) == Step(block, even)
