@@ -32,7 +32,7 @@ from gator.cost.timing import rounds_worth, timed
 
 NETWORKS = 30
 WORTH_MS = 1000  # of timing for every network and pass
-SEED = 1116  # not one the tables are calibrated on; take another after a change that was decided on these networks
+SEED = 2341  # not one the tables are calibrated on; take another after a change that was decided on these networks
 
 
 @dataclass(frozen=True)
