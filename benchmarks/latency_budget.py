@@ -24,6 +24,7 @@ from gator.cost.latency.stopwatch import Stopwatch
 
 BELOW = (0.06, 0.045, 0.03, 0.015, 0.0)  # MACs that networks by FLOPs have less than the one that meets the latency budget
 REPEATS, ROUNDS = 24, 8
+SEED = 1  # of the weights; take another after a change that was decided on this network
 Kept = dict[str, list[int]]
 
 
@@ -53,7 +54,8 @@ def networks(model: torch.nn.Module, graph: gator.Hypergraph, cost: gator.Latenc
         targets = [share - less for less in BELOW]
         return [gator.one_shot(model, graph, target=some, round_to=step, **settings) for some in targets]
 
-    return {f"latency {target}": [kept], "FLOPs": by_flops(1), f"FLOPs in steps of {block}": by_flops(block)}
+    found = {f"latency {target}": [kept], "FLOPs": by_flops(1)}
+    return found if block == 1 else {**found, f"FLOPs in steps of {block}": by_flops(block)}
 
 
 def report(model: torch.nn.Module, graph: gator.Hypergraph, cost: gator.Latency, found: dict[str, list[Kept]]) -> None:
@@ -101,7 +103,7 @@ def main() -> None:
     options = parser.parse_args()
     os.environ["GATOR_CACHE"] = str(Path(options.folder) / "cache")
     make_importable()
-    torch.manual_seed(0)
+    torch.manual_seed(SEED)
     model = zoo.build(options.name).model.eval()
     graph = gator.trace(model, torch.zeros([int(size) for size in options.shape.split(",")]))
     cost = gator.Latency(options.runtime, threads=options.threads)

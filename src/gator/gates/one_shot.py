@@ -20,6 +20,7 @@ from gator.cost.price import Cost, Priced
 from gator.errors import GatorError
 from gator.gates.correct import meeting
 from gator.gates.project import Alive, Limits, Scores, project
+from gator.gates.trade import traded
 from gator.graph.hypergraph import Edge, Hypergraph
 from gator.graph.trace import named_tensors, retraced
 from gator.surgery.cut import cut
@@ -76,7 +77,7 @@ def one_shot(
 
     `criterion` is one of "l1", "l2", "taylor", "bn_scale", "geometric_median" and "random". "taylor" needs `loss`, a function
     that runs the model on some data and returns the loss. With `per_cost` the channels that go first are those that are worth
-    least for what they cost, not those that are worth least.
+    least for what they cost, not those that are worth least, and edges then trade channels as long as that keeps more.
     """
     if criterion not in CRITERIA:
         raise GatorError(f"criterion={criterion!r}; expected one of {', '.join(CRITERIA)}")
@@ -102,7 +103,10 @@ def one_shot(
 
 
 def _closed(graph: Hypergraph, priced: Priced, limits: Limits, scores: Scores, budget: float, unit: str, rounds: int) -> Alive:
-    """The channels left: in one go by score, or in rounds by score for what a channel costs at the widths of that round."""
+    """The channels left: in one go by score, or in rounds by score for what a channel costs at the widths of that round.
+
+    After the rounds, edges trade channels as long as that keeps more.
+    """
     alive: Alive = np.ones(len(scores), dtype=bool)
     if not rounds:
         return project(graph, priced, limits, alive, scores, budget, unit=unit).alive
@@ -113,7 +117,7 @@ def _closed(graph: Hypergraph, priced: Priced, limits: Limits, scores: Scores, b
         worth = scores / np.maximum(prices, 1e-6 * float(prices.max()))[edge_of]
         wanted = whole * (budget / whole) ** (step / rounds)
         alive = project(graph, priced, limits, alive, worth, wanted, unit=unit).alive
-    return alive
+    return traded(graph, priced, limits, alive, scores, budget)
 
 
 def _scores(model: nn.Module, graph: Hypergraph, criterion: str, loss: Callable[[], Tensor] | None, seed: int) -> Scores:

@@ -19,10 +19,10 @@ from gator.cost.latency.build import Builder
 from gator.cost.latency.calibrate import BORDERS, applied, fitted
 from gator.cost.latency.draws import drawn_widths, kept_of
 from gator.cost.latency.grid import Entry, points_of
-from gator.cost.latency.predict import Layers
+from gator.cost.latency.predict import Layers, Tabled
 from gator.cost.latency.segments import borders_of, segments_of
 from gator.cost.latency.steps import Step, Steps, fine_widths, step_of
-from gator.cost.latency.table import Table
+from gator.cost.latency.table import Calibration, Table
 
 
 def cost(**settings) -> gator.Latency:
@@ -105,6 +105,23 @@ def test_predictions_are_exact_where_there_is_no_noise(fake, inside) -> None:
         network = gator.cut(model, graph, kept_of(graph, widths), verify=False)
         assert priced.total(widths) == pytest.approx(fake.ms(network, ((x,), {})), rel=0.02)
         assert priced.measured(network) == pytest.approx(fake.ms(network, ((x,), {})), rel=1e-6)
+
+
+@pytest.mark.parametrize(("uneven", "block"), [(1.0, 1), (1.02, 1), (1.5, 16)])
+def test_steps_that_do_not_pay_are_not_taken(fake, uneven, block) -> None:
+    """Layers that take as long as their channels say, and a little or a lot longer where those are no multiples of 16."""
+    _, _, graph = small()
+    segments, steps = segments_of(graph), Steps(Step(1, 1), Step(16, 16))
+
+    def ms(point: tuple[int, int]) -> float:
+        return max(point[0], 1) * max(point[1], 1) * (1.0 if point[1] % 16 == 0 else uneven)
+
+    table = replace(cost().found_for(graph)[1], steps=steps, entries={})
+    for segment in segments:
+        times = {point: ms(point) for point in points_of(segment.whole, steps)}
+        table.entries[segment.kind, segment.whole] = Entry(segment.kind, segment.title, segment.whole, times)
+    factors = {group: 1.0 for s in segments for group in (s.group, s.group + ", uneven")}
+    assert Tabled(Layers(graph, segments, table), Calibration(factors, 0.0, 0.0, "", 1.0, 0, 0, 0.0, 1.0)).block == block
 
 
 def test_what_a_call_costs_is_not_counted_for_every_layer(fake) -> None:

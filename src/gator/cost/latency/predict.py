@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import asdict
+from functools import cached_property
 from typing import Any
 
 import numpy as np
 
 from gator.cost.latency.calibrate import AT_LEAST, BORDERS, applied
+from gator.cost.latency.draws import drawn_widths
 from gator.cost.latency.grid import Entry
 from gator.cost.latency.segments import Border, Segment, borders_of
 from gator.cost.latency.table import Calibration, Table
@@ -18,6 +20,8 @@ from gator.graph.hypergraph import Hypergraph
 
 _MILLION = 1e6
 _REACH = 1 / 8  # of a width: how far to either side a slope is taken, but at least a block
+_DRAWN = 12  # networks that are asked whether steps pay
+_CHEAP = 0.5  # of what channels cost on average: those that fill a block must cost less
 
 
 class Layers:
@@ -81,7 +85,21 @@ class Tabled:
     """Prices from a table."""
 
     def __init__(self, layers: Layers, calibration: Calibration) -> None:
-        self._layers, self.calibration, self.block = layers, calibration, layers.steps.block
+        self._layers, self.calibration = layers, calibration
+
+    @cached_property
+    def block(self) -> int:
+        """Channels the device works on at a time; 1 where those that fill a block up cost what channels cost anyway.
+
+        Steps can be seen in the times of single layers and still buy nothing: then widths in steps only keep less.
+        """
+        block, whole = self._layers.steps.block, np.array([edge.width for edge in self._layers.graph.edges])
+        extra = average = 0.0
+        for widths in drawn_widths(self._layers.graph, _DRAWN, seed=3):
+            full = np.minimum(-(-widths // block) * block, whole)
+            extra += self.total(full) - self.total(widths)
+            average += float(self.per_channel(widths) @ (full - widths))
+        return block if extra < _CHEAP * average else 1
 
     @property
     def wholes(self) -> dict[str, Any]:
@@ -96,7 +114,7 @@ class Tabled:
         """The slope around the living widths. Blocks are smoothed over: one channel saves nothing, a block of them does."""
         w = np.asarray(widths, dtype=np.float64)
         whole = np.array([edge.width for edge in self._layers.graph.edges], dtype=np.float64)
-        reach = np.maximum(self.block, _REACH * w)
+        reach = np.maximum(self._layers.steps.block, _REACH * w)
         result = np.zeros(len(w))
         for index in sorted(self._layers.live(w)):
             segment, entry = self._layers.segments[index], self._layers.entries[index]

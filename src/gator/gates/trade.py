@@ -1,0 +1,102 @@
+"""Trade channels between edges: what is worth least for what it saves goes, what is worth most for what it costs comes back.
+
+Closing by price takes a price for a slope. The times of a device have kinks, and the price of an edge changes with the
+widths of its neighbours; here the whole cost is asked before anything is traded.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterator
+
+import numpy as np
+from numpy.typing import NDArray
+
+from gator.cost.price import Priced
+from gator.gates.project import Alive, Limits, Scores
+from gator.graph.hypergraph import Hypergraph
+
+_RUNGS = (1, 2, 4)  # how far an edge may go at once: behind a kink it may pay again
+_TRIED = 12  # of what could go, in each round
+_QUESTIONS = 2500  # about the whole cost, at most
+Counts = NDArray[np.int64]
+
+
+def traded(graph: Hypergraph, priced: Priced, limits: Limits, alive: Alive, scores: Scores, budget: float) -> Alive:
+    """Living channels that cost no more than the budget and are worth at least what the given ones are.
+
+    Of every edge those with the highest scores live, before and after. Edges that are gone stay away.
+    """
+    return _Trade(graph, priced, limits, scores, budget).done(alive)
+
+
+class _Trade:
+    def __init__(self, graph: Hypergraph, priced: Priced, limits: Limits, scores: Scores, budget: float) -> None:
+        self.starts, self.priced, self.budget, self.asked = graph.starts, priced, budget, 0
+        parts = [scores[part] for part in self._slices()]
+        self.best = [np.argsort(part, kind="stable")[::-1] for part in parts]  # as a projection closes them
+        self.worth = [np.concatenate([[0.0], np.cumsum(part[best])]) for part, best in zip(parts, self.best, strict=True)]
+        self.ladders = [
+            [width for width in reversed((edge.width, *limits.widths_down(index, edge.width))) if width]
+            for index, edge in enumerate(graph.edges)
+        ]
+
+    def _slices(self) -> Iterator[slice]:
+        return (slice(start, end) for start, end in itertools.pairwise(self.starts))
+
+    def done(self, alive: Alive) -> Alive:
+        widths: Counts = np.array([alive[part].sum() for part in self._slices()])
+        while self.asked < _QUESTIONS:
+            better = self._better(widths)
+            if better is None:
+                break
+            widths = better
+        result = np.zeros_like(alive)
+        for part, best, width in zip(self._slices(), self.best, widths, strict=True):
+            result[part.start + best[:width]] = True
+        return result
+
+    def _better(self, widths: Counts) -> Counts | None:
+        """Widths that are worth more within the budget; None if no trade is found."""
+        cost, worth = self._cost(widths), self._worth(widths)
+        wider = [(index, width, *self._change(widths, index, width, cost)) for index, width in self._rungs(widths, 1)]
+        narrower = [(index, width, *self._change(widths, index, width, cost)) for index, width in self._rungs(widths, -1)]
+        wider.sort(key=lambda move: -move[2] / max(move[3], 1e-12))
+        narrower.sort(key=lambda move: move[2] / min(move[3], -1e-12))
+        # Some may come back for nothing.
+        given_up = [(-1, widths), *((index, _with(widths, index, width)) for index, width, _, _ in narrower[:_TRIED])]
+        for given, trial in given_up:
+            left = self._cost(trial)
+            for index, width, _, price in wider:
+                if index != given and trial[index] < width and left + price <= self.budget:
+                    taken = _with(trial, index, width)
+                    after = self._cost(taken)
+                    trial, left = (taken, after) if after <= self.budget else (trial, left)
+            if left <= self.budget and self._worth(trial) > worth * (1 + 1e-9):
+                return trial
+        return None
+
+    def _rungs(self, widths: Counts, direction: int) -> Iterator[tuple[int, int]]:
+        for index, ladder in enumerate(self.ladders):
+            if widths[index]:
+                here = ladder.index(int(widths[index]))
+                there = (here + direction * rungs for rungs in _RUNGS)
+                yield from ((index, ladder[rung]) for rung in there if 0 <= rung < len(ladder))
+
+    def _change(self, widths: Counts, index: int, width: int, cost: float) -> tuple[float, float]:
+        """What it is worth and what it costs to give an edge this width."""
+        worth = self.worth[index]
+        return float(worth[width] - worth[widths[index]]), self._cost(_with(widths, index, width)) - cost
+
+    def _cost(self, widths: Counts) -> float:
+        self.asked += 1
+        return self.priced.total(widths)
+
+    def _worth(self, widths: Counts) -> float:
+        return float(sum(worth[width] for worth, width in zip(self.worth, widths, strict=True)))
+
+
+def _with(widths: Counts, index: int, width: int) -> Counts:
+    result: Counts = widths.copy()
+    result[index] = width
+    return result
