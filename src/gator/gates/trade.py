@@ -31,6 +31,8 @@ def traded(graph: Hypergraph, priced: Priced, limits: Limits, alive: Alive, scor
 
 
 class _Trade:
+    """What channels are worth, the widths every edge may have, and how often the cost was asked."""
+
     def __init__(self, graph: Hypergraph, priced: Priced, limits: Limits, scores: Scores, budget: float) -> None:
         self.starts, self.priced, self.budget, self.asked = graph.starts, priced, budget, 0
         parts = [scores[part] for part in self._slices()]

@@ -1,0 +1,60 @@
+"""Edges that trade channels: within the budget, and never for less."""
+
+from __future__ import annotations
+
+import itertools
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from small import SmallResNet
+
+import gator
+from gator.gates.project import Limits, project
+from gator.gates.trade import traded
+
+
+@pytest.mark.parametrize("step", [1, 4])
+@given(seed=st.integers(0, 1000), target=st.floats(0.3, 0.9))
+@settings(max_examples=10, deadline=None)
+def test_trading_keeps_the_budget_and_never_keeps_less(step, seed, target) -> None:
+    """With scores of chance: on the rungs of widths, the best channels of every edge, no edge gone or come back."""
+    model = SmallResNet(16).eval()
+    graph = gator.trace(model, torch.zeros(1, 1, 8, 8))
+    priced, limits = gator.Flops().on(model, graph), Limits.of(graph, 2, step, ())
+    scores = np.random.default_rng(seed).random(graph.starts[-1])
+    budget = target * priced.total([edge.width for edge in graph.edges])
+    before = project(graph, priced, limits, np.ones(len(scores), dtype=bool), scores, budget, unit="").alive
+    after = traded(graph, priced, limits, before, scores, budget)
+    assert scores[after].sum() >= scores[before].sum() * (1 - 1e-12)
+    widths = []
+    for edge, (start, end) in zip(graph.edges, itertools.pairwise(graph.starts), strict=True):
+        living, given_scores = after[start:end], scores[start:end]
+        widths.append(int(living.sum()))
+        assert widths[-1] in (edge.width, *range(0, edge.width, step))
+        assert widths[-1] >= 2
+        if not living.all():
+            assert given_scores[living].min() > given_scores[~living].max()
+    assert priced.total(widths) <= budget
+
+
+def test_trading_finds_what_a_slope_hides() -> None:
+    """Half of an edge costs nothing to keep: what closing by score took from it comes back for what is worth less."""
+
+    class Kinked:
+        def total(self, widths) -> float:
+            return float(sum(max(width - 8, 0) if index == 0 else width for index, width in enumerate(widths)))
+
+    model = SmallResNet(16).eval()
+    graph = gator.trace(model, torch.zeros(1, 1, 8, 8))
+    limits, alive = Limits.of(graph, 1, 1, ()), np.ones(graph.starts[-1], dtype=bool)
+    first, width = graph.starts[1], graph.edges[0].width
+    alive[4:first] = False  # of the first edge four are left
+    after = traded(
+        graph, Kinked(), limits, alive, np.ones(len(alive)), Kinked().total([4, *(e.width for e in graph.edges[1:])])
+    )
+    assert width > 8
+    assert after[:first].sum() == 8
+    assert after[first:].all()
