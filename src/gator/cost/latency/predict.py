@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import asdict
-from functools import cached_property
+from functools import cached_property, lru_cache
 from typing import Any
 
 import numpy as np
@@ -13,6 +13,7 @@ from gator.cost.latency.calibrate import AT_LEAST, BORDERS, applied
 from gator.cost.latency.draws import drawn_widths
 from gator.cost.latency.grid import Entry
 from gator.cost.latency.segments import Border, Segment, borders_of
+from gator.cost.latency.steps import Point
 from gator.cost.latency.table import Calibration, Table
 from gator.cost.price import Floats, Widths, fates_of
 from gator.errors import GatorError
@@ -22,6 +23,7 @@ _MILLION = 1e6
 _REACH = 1 / 8  # of a width: how far to either side a slope is taken, but at least a block
 _DRAWN = 12  # networks that are asked whether steps pay
 _CHEAP = 0.5  # of what channels cost on average: those that fill a block must cost less
+_REMEMBERED = 1 << 17  # times of segments: a search asks for networks that differ in an edge or two
 
 
 class Layers:
@@ -41,6 +43,11 @@ class Layers:
         # Where all widths are alike, so are layouts.
         self._borders = borders_of(graph, segments) if max(step.even for step in self.steps.sides) > 1 else ()
         self._live: dict[tuple[int, ...], frozenset[int]] = {}
+        self._alone = lru_cache(_REMEMBERED)(self._timed)
+
+    def _timed(self, index: int, sizes: Point) -> tuple[float, bool]:
+        """Milliseconds of a segment alone at these sizes, and whether they fill their blocks."""
+        return self.entries[index].at(sizes, self.steps), all(self.steps.fills(sizes))
 
     def live(self, widths: Floats) -> frozenset[int]:
         """The segments that are left, by index."""
@@ -56,17 +63,15 @@ class Layers:
     def parts(self, widths: Widths, call_ms: float) -> dict[str, float]:
         """Milliseconds by group of layers without those of calls, and what they hand on in a layout they share."""
         w = np.asarray(widths, dtype=np.float64)
-        live = self.live(w)
+        live, plain = self.live(w), w.tolist()
         found, even = {BORDERS: 0.0}, set[int]()
         for index in sorted(live):
-            segment = self.segments[index]
-            sizes = segment.sizes(widths)
-            group = segment.group
-            if all(self.steps.fills(sizes)):
+            group = self.segments[index].group
+            alone, fills = self._alone(index, self.segments[index].sizes(plain))
+            if fills:
                 even.add(index)
             else:  # a runtime may run these by another kernel and in another layout
                 group += ", uneven"
-            alone = self.entries[index].at(sizes, self.steps)
             found[group] = found.get(group, 0.0) + max(alone - call_ms, AT_LEAST * alone)
         for border, readers in self.borders(live):
             if border.maker in even and even.issuperset(readers):
