@@ -79,9 +79,9 @@ def show(
 def shown(table: Table, *, layers: bool) -> str:
     """A table for people."""
     points = sum(len(entry.ms) for entry in table.entries.values())
-    blocks = [] if table.steps is None else [step.block for step in table.steps.sides]
-    steps = "; steps of {} channels read, {} written".format(*blocks) if blocks else ""
-    lines = [f"  {table.key}", f"  {len(table.entries)} kinds of layers at {points} widths{steps}"]
+    lines = [f"  {table.key}", f"  {len(table.entries)} kinds of layers at {points} widths"]
+    shown = {group: steps for group, steps in table.steps.items() if steps.block > 1}
+    lines += [f"  {group}: steps of {s.read.block} channels read, {s.written.block} written" for group, s in shown.items()]
     lines += [f"  {found.title}: {found.whole_ms:.3g} ms; {found}" for found in table.calibrations.values()]
     for entry in table.entries.values() if layers else ():
         least, most = min(entry.ms.values(), default=0.0), max(entry.ms.values(), default=0.0)

@@ -58,7 +58,7 @@ def test_borders_count_where_both_sides_are_even(fake) -> None:
     model, _, graph = small()
     cost().on(model, graph)
     table = store.read(file(fake))
-    table.steps = Steps(Step(8, 8), Step(8, 1))
+    table.steps = dict.fromkeys(table.steps, Steps(Step(8, 8), Step(8, 1)))
     Builder(model, graph, table, file(fake)).time_layers()
     layers = Layers(graph, segments_of(graph), table)
     even = (3 * 16 * 64 + 2 * 16 * 64 + 3 * 16 * 64 + 2 * 16 * 64 + 2 * 16) / 1e6
@@ -116,7 +116,7 @@ def test_steps_that_do_not_pay_are_not_taken(fake, uneven, block) -> None:
     def ms(point: tuple[int, int]) -> float:
         return max(point[0], 1) * max(point[1], 1) * (1.0 if point[1] % 16 == 0 else uneven)
 
-    table = replace(cost().found_for(graph)[1], steps=steps, entries={})
+    table = replace(cost().found_for(graph)[1], steps={s.group: steps for s in segments}, entries={})
     for segment in segments:
         times = {point: ms(point) for point in points_of(segment.whole, steps)}
         table.entries[segment.kind, segment.whole] = Entry(segment.kind, segment.title, segment.whole, times)
@@ -200,7 +200,7 @@ def test_a_build_that_was_stopped_goes_on(fake) -> None:
         cost().on(model, graph)
     before = json.loads(file(fake).read_text())
     timed = sum(len(entry["ms"]) for entry in before["entries"])
-    assert before["steps"]["read"]["block"] == before["steps"]["written"]["block"] == BLOCK
+    assert [step["block"] for step in before["steps"]["conv2d 3x3"].values()] == [BLOCK, BLOCK]
     assert timed > 0
     fake.breaks_after, fake.prepared = 10**9, 0
     told = []
@@ -261,7 +261,7 @@ def test_files_that_are_no_tables(tmp_path, fake) -> None:
     (tmp_path / "old.json").write_text('{"format": 1}')
     with pytest.raises(gator.FileError, match="build it again"):
         cost(table=tmp_path / "old.json").on(model, graph)
-    (tmp_path / "bad.json").write_text('{"format": 4}')
+    (tmp_path / "bad.json").write_text('{"format": 5}')
     with pytest.raises(gator.FileError, match="is not a latency table"):
         cost(table=tmp_path / "bad.json").on(model, graph)
     (tmp_path / "new.json").write_text('{"format": 99}')
@@ -312,14 +312,16 @@ def test_steps_are_found_under_noise(block, even, padded) -> None:
         return (longer if width % even else 1.0 + full) * noise.normal(1, 0.03)
 
     series = [{w: time(w) for w in range(first, first + 33)} for first in (32, 32, 32)]
-    assert step_of(series) == Step(block, even)
+    found = step_of(series)
+    assert (found.block, found.even) == (block, even)
 
 
 def test_sides_have_steps_of_their_own(fake) -> None:
     fake.reads = 4
     model, _, graph = small()
     cost().on(model, graph)
-    assert store.read(file(fake)).steps == Steps(Step(4, 1), Step(BLOCK, 1))
+    steps = store.read(file(fake)).steps["conv2d 3x3"]
+    assert [(step.block, step.even) for step in steps.sides] == [(4, 1), (BLOCK, 1)]
 
 
 def test_layers_that_do_not_notice_their_width_have_no_steps() -> None:

@@ -8,9 +8,7 @@ from __future__ import annotations
 
 import itertools
 import logging
-import math
-import random
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property, partial
 from pathlib import Path
@@ -31,18 +29,17 @@ from gator.cost.latency.steps import Point, Series, Steps, fine_widths, step_of
 from gator.cost.latency.stopwatch import Run, Stopwatch
 from gator.cost.latency.store import write
 from gator.cost.latency.table import Calibration, Table, network_name
+from gator.cost.latency.turns import Place, Turns
 from gator.cost.timing import Timing, rounds_worth, timed
 from gator.graph.hypergraph import Hypergraph
 from gator.graph.macs import macs
-from gator.graph.program import Program
 from gator.surgery.cut import cut
 
 _NETWORKS, _UNSEEN = 16, 8  # of random widths: to fit to, and to test on
 _OWN_WEIGHT = 4
 _OFTEN = (0.0, 0.25, 0.5, 0.75, 1.0, 1.5, 2.0, 3.0, 4.0, 6.0, 8.0)  # times the call that was measured
 _AS_GOOD = 1.2  # times the least mean square
-_AT_ONCE, _AT_MOST = 8, 64  # points of one layer that are timed in turns, and points of several
-_OFTEN_USED = 256  # times in a run: weights that are used less often are waited for
+_AT_ONCE = 8  # neighbouring widths
 _STEP_GROUPS = 3  # groups of layers that are asked for steps
 _WIDE = 8  # channels: less has no steps to show
 _LAYER_MS, _NETWORK_MS = 100.0, 2000.0  # of timing for every point of a grid, and for every network
@@ -51,8 +48,6 @@ _PASSES, _BESIDE = 2, 3  # times that networks are measured, minutes apart; and 
 _CHANNELS, _PIXELS, _EXAMPLES, _SEVERAL = 64, 28, 4, 6
 log = logging.getLogger("gator")
 T = TypeVar("T")
-EntryKey = tuple[str, Point]
-Place = tuple[EntryKey, Point]  # an entry, and where in its grid
 Progress = Callable[[int, int, str], None]  # done, of how many, what
 
 
@@ -118,23 +113,26 @@ class Builder:
 
     # Steps.
 
-    def _steps(self) -> Steps:
-        """What times of neighbouring widths show, on either side of layers."""
-        sides = [(segment, side) for segment in self._shown() for side in (0, 1) if segment.whole[side] >= _WIDE]
-        series: tuple[list[Series], list[Series]] = [], []
+    def _time_steps(self) -> None:
+        """What times of neighbouring widths show, on either side of layers; of groups that work little nothing is asked."""
+        known = self.table.steps
+        shown = [segment for segment in self._shown() if segment.group not in known]
+        sides = [(segment, side) for segment in shown for side in (0, 1) if segment.whole[side] >= _WIDE]
+        series: dict[str, tuple[list[Series], list[Series]]] = {}
         for done, (segment, side) in enumerate(sides):
             self.progress(done, len(sides), f"steps of {segment.title}")
-            part, widths = Part(self.model, self.graph, segment), fine_widths(segment.whole[side])
+            widths = fine_widths(segment.whole[side])
             points = [(w, segment.whole[1]) if side == 0 else (segment.whole[0], w) for w in widths]
             found: dict[int, float] = {}
             # What goes wrong for all that are timed together must not look like a step: so no neighbours, nor every other one.
             several = -(-len(points) // _AT_ONCE) | 1
             for first in range(several):
-                times = self._times([(part, point) for point in points[first::several]])
+                times = self._times([(segment, point) for point in points[first::several]])
                 found.update(zip(widths[first::several], times, strict=True))
-            series[side].append(found)
-        read, written = series
-        return Steps(step_of(read or written), step_of(written or read))
+            series.setdefault(segment.group, ([], []))[side].append(found)
+        for segment in self.segments:
+            read, written = series.get(segment.group, ([], []))
+            known.setdefault(segment.group, Steps(step_of(read), step_of(written)))
 
     def _shown(self) -> list[Segment]:
         """Of the groups that work most, the layer that works most and the widest, which may show what the other hides."""
@@ -163,77 +161,39 @@ class Builder:
 
     def time_layers(self) -> None:
         """Steps and layers, without whole networks."""
-        if self.table.steps is None:
+        if not self.table.yardstick_ms:
             self._begin()
-            self.table.steps = self._steps()
+        if any(segment.group not in self.table.steps for segment in self.segments):
+            self._time_steps()
             write(self.table, self.path)
-        steps = self.table.steps
         todo = self.missing()
         for key, segment in todo.items():
             self.table.entries.setdefault(key, Entry(segment.kind, segment.title, segment.whole))
-        points = [(key, point) for key in todo for point in self.table.entries[key].missing(steps)]
-        total, done = len(points), 0
-        parts = {key: Part(self.model, self.graph, segment) for key, segment in todo.items()}
-        for some in self._turns(points, todo):
-            self.progress(done, total, todo[some[0][0]].title)
-            times = self._times([(parts[key], point) for key, point in some])
-            for (key, point), ms in zip(some, times, strict=True):
-                self.table.entries[key].ms[point] = ms
+        steps = self.table.steps
+        missing = {s: self.table.entries[key].missing(steps[s.group]) for key, s in todo.items()}
+        places = [(segment, point) for segment, points in missing.items() for point in points]
+        done = 0
+        for some in Turns(self.graph, self.segments, self.setup.batch or 1).of(places):
+            self.progress(done, len(places), some[0][0].title)
+            for (segment, point), ms in zip(some, self._times(some), strict=True):
+                self.table.entries[segment.kind, segment.whole].ms[point] = ms
             done += len(some)
             write(self.table, self.path)
 
-    def _turns(self, points: Sequence[Place], segments: Mapping[EntryKey, Segment]) -> Iterator[Sequence[Place]]:
-        """Points that are timed in turns.
-
-        In a network all other layers run before a layer runs again, so its weights may have to be fetched anew. Where they
-        are used so seldom that this takes time, as many points take turns as have the weights of the network together.
-        """
-        waits = {key for key, segment in segments.items() if self._waits(segment)}
-        for key in segments:
-            if key not in waits:
-                yield from _chunks([place for place in points if place[0] == key], _AT_ONCE)
-        left = [place for place in points if place[0] in waits]
-        random.Random(0).shuffle(left)
-        whole = sum(self._weights(segment, segment.whole) for segment in self.segments)
-        some, held = list[Place](), 0.0
-        for key, point in left:
-            some.append((key, point))
-            held += self._weights(segments[key], point)
-            if held >= whole or len(some) == _AT_MOST:
-                yield some
-                some, held = [], 0.0
-        if some:
-            yield some
-
-    def _weights(self, segment: Segment, point: Point) -> float:
-        """Elements of what the layer multiplies with, at these widths."""
-        program = self._program
-        size = sum(math.prod(program.values[v].shape) for _, v in program.calls[segment.anchor].tensors() if program.values[v].origin == "attribute")
-        shares = (mine / whole for mine, whole in zip(point, segment.whole, strict=True) if whole)
-        return size * math.prod(shares)
-
-    def _waits(self, segment: Segment) -> bool:
-        work = macs(self._program.calls[segment.anchor], lambda v: self._program.values[v].shape)
-        return work < _OFTEN_USED * self._weights(segment, segment.whole)
-
-    @property
-    def _program(self) -> Program:
-        assert self.graph.analysed is not None
-        return self.graph.analysed.programs[1].program
-
-    def _times(self, points: Sequence[tuple[Part, Point]]) -> list[float]:
+    def _times(self, places: Sequence[Place]) -> list[float]:
+        parts = {segment: Part(self.model, self.graph, segment) for segment, _ in places}
         with self.setup.on():
-            runs = [self.runtime.prepare(*part.built(*point, self.setup), self.setup) for part, point in points]
+            runs = [self.runtime.prepare(*parts[s].built(*point, self.setup), self.setup) for s, point in places]
             return [max(ms, 1e-6) for ms in self._in_turns(runs, rounds_worth(runs, _LAYER_MS, least=6))]
 
     # Networks.
 
     def _drawn(self) -> Iterator[list[int]]:
         """Widths of the networks to fit to and, last, to test on; half of them in full blocks."""
-        assert self.table.steps is not None
+        block = max(steps.block for steps in self.table.steps.values())
         for count, seed in ((_NETWORKS, 1), (_UNSEEN, 2)):
             rough = drawn_widths(self.graph, count - count // 2, seed=seed)
-            full = drawn_widths(self.graph, count // 2, seed=seed + 100, block=self.table.steps.block)
+            full = drawn_widths(self.graph, count // 2, seed=seed + 100, block=block)
             pairs = itertools.zip_longest(rough, full)
             yield from ([int(w) for w in widths] for pair in pairs for widths in pair if widths is not None)
 

@@ -93,7 +93,7 @@ class Part:
         values = plan.analysed.programs[0].program.values
         tensors = []
         for value in self.segment.inputs:
-            shape = [_plain(size, batch) for size in plan.shape(0, value)]
+            shape = [plain(size, batch) for size in plan.shape(0, value)]
             dtype = values[value].dtype
             made = (
                 torch.randn(shape, generator=generator, dtype=dtype)
@@ -104,7 +104,8 @@ class Part:
         return setup.placed((tuple(tensors), {}))
 
 
-def _plain(size: int, batch: int) -> int:
+def plain(size: int, batch: int) -> int:
+    """The length of an axis at this batch."""
     return size.slope * batch + size.offset if isinstance(size, BatchInt) else int(size)
 
 
@@ -117,7 +118,7 @@ class _PartEmitter(CutEmitter):
         self.batch = batch
 
     def size(self, size: int) -> int:
-        return _plain(size, self.batch)
+        return plain(size, self.batch)
 
 
 def _share(size: int, whole: Size | None, width: int) -> int:

@@ -13,7 +13,7 @@ from gator.cost.latency.calibrate import AT_LEAST, BORDERS, applied
 from gator.cost.latency.draws import drawn_widths
 from gator.cost.latency.grid import Entry
 from gator.cost.latency.segments import Border, Segment, borders_of
-from gator.cost.latency.steps import Point
+from gator.cost.latency.steps import Point, Steps
 from gator.cost.latency.table import Calibration, Table
 from gator.cost.price import Floats, Widths, fates_of
 from gator.errors import GatorError
@@ -30,8 +30,7 @@ class Layers:
     """The segments of a network with their entries in a table. A segment that a closed edge makes unnecessary costs nothing."""
 
     def __init__(self, graph: Hypergraph, segments: tuple[Segment, ...], table: Table) -> None:
-        assert table.steps is not None
-        self.graph, self.segments, self.steps = graph, segments, table.steps
+        self.graph, self.segments = graph, segments
         found = [table.entry_for(segment) for segment in segments]
         missing = [s.title for s, entry in zip(segments, found, strict=True) if entry is None]
         if missing:
@@ -40,14 +39,16 @@ class Layers:
                 f"{missing[0]}\n  Build it for this network: gator latency build."
             )
         self.entries: list[Entry] = [entry for entry in found if entry is not None]
+        self.steps: list[Steps] = [table.steps[segment.group] for segment in segments]
         # Where all widths are alike, so are layouts.
-        self._borders = borders_of(graph, segments) if max(step.even for step in self.steps.sides) > 1 else ()
+        uneven = any(step.even > 1 for steps in self.steps for step in steps.sides)
+        self._borders = borders_of(graph, segments) if uneven else ()
         self._live: dict[tuple[int, ...], frozenset[int]] = {}
         self._alone = lru_cache(_REMEMBERED)(self._timed)
 
     def _timed(self, index: int, sizes: Point) -> tuple[float, bool]:
         """Milliseconds of a segment alone at these sizes, and whether they fill their blocks."""
-        return self.entries[index].at(sizes, self.steps), all(self.steps.fills(sizes))
+        return self.entries[index].at(sizes, self.steps[index]), all(self.steps[index].fills(sizes))
 
     def live(self, widths: Floats) -> frozenset[int]:
         """The segments that are left, by index."""
@@ -98,13 +99,16 @@ class Tabled:
 
         Steps can be seen in the times of single layers and still buy nothing: then widths in steps only keep less.
         """
-        block, whole = self._layers.steps.block, np.array([edge.width for edge in self._layers.graph.edges])
-        extra = average = 0.0
-        for widths in drawn_widths(self._layers.graph, _DRAWN, seed=3):
-            full = np.minimum(-(-widths // block) * block, whole)
-            extra += self.total(full) - self.total(widths)
-            average += float(self.per_channel(widths) @ (full - widths))
-        return block if extra < _CHEAP * average else 1
+        whole = np.array([edge.width for edge in self._layers.graph.edges])
+        prices = {1: _CHEAP}  # of channels that fill blocks up, against those of channels on average
+        for block in sorted({steps.block for steps in self._layers.steps} - {1}):
+            extra = average = 0.0
+            for widths in drawn_widths(self._layers.graph, _DRAWN, seed=3):
+                full = np.minimum(-(-widths // block) * block, whole)
+                extra += self.total(full) - self.total(widths)
+                average += float(self.per_channel(widths) @ (full - widths))
+            prices[block] = extra / average
+        return min(prices, key=lambda block: prices[block])
 
     @property
     def wholes(self) -> dict[str, Any]:
@@ -119,18 +123,16 @@ class Tabled:
         """The slope around the living widths. Blocks are smoothed over: one channel saves nothing, a block of them does."""
         w = np.asarray(widths, dtype=np.float64)
         whole = np.array([edge.width for edge in self._layers.graph.edges], dtype=np.float64)
-        reach = np.maximum(self._layers.steps.block, _REACH * w)
         result = np.zeros(len(w))
         for index in sorted(self._layers.live(w)):
-            segment, entry = self._layers.segments[index], self._layers.entries[index]
+            segment, entry, steps = self._layers.segments[index], self._layers.entries[index], self._layers.steps[index]
+            reach = np.maximum(steps.block, _REACH * w)
             factor = self.calibration.factors.get(segment.group, 1.0)
             for edge in segment.edges:
                 below, above = w.copy(), w.copy()
                 below[edge], above[edge] = max(w[edge] - reach[edge], 0.0), min(w[edge] + reach[edge], whole[edge])
                 if above[edge] > below[edge]:
-                    change = entry.smooth(segment.exact(above), self._layers.steps) - entry.smooth(
-                        segment.exact(below), self._layers.steps
-                    )
+                    change = entry.smooth(segment.exact(above), steps) - entry.smooth(segment.exact(below), steps)
                     result[edge] += factor * change / (above[edge] - below[edge])
         live, factor = self._layers.live(w), self.calibration.factors.get(BORDERS, 0.0) / _MILLION
         for border, readers in self._layers.borders(live):

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
@@ -18,7 +18,7 @@ from gator.cost.latency.setup import Setup
 from gator.cost.latency.steps import Point, Step, Steps
 from gator.errors import FileError
 
-FORMAT = 4  # 1 knew no yardstick, 2 the same steps on both sides of a layer, 3 blocks where widths were not even
+FORMAT = 5  # 1 knew no yardstick, 2 and 3 other steps, 4 the same ones for all layers, whose weights were at hand
 
 
 @dataclass(frozen=True)
@@ -54,10 +54,10 @@ class Calibration:
 
 @dataclass
 class Table:
-    """Times of layers under one key, the steps the device takes, and calibrations by network."""
+    """Times of layers under one key, the steps the device takes with them, and calibrations by network."""
 
     key: Key
-    steps: Steps | None = None
+    steps: dict[str, Steps] = field(default_factory=dict)  # by group of layers; once known they stay, for grids follow them
     yardstick_ms: float = 0.0  # of a network that is always the same: all times are said as of the moment it took this
     call_ms: float = 0.0  # of calling the runtime, which a layer alone takes too much
     entries: dict[tuple[str, Point], Entry] = field(default_factory=dict)
@@ -68,7 +68,7 @@ class Table:
 
     def entry_for(self, segment: Segment) -> Entry | None:
         """A finished entry of this kind that reaches as far as the segment; of several the smallest."""
-        steps = self.steps
+        steps = self.steps.get(segment.group)
         if steps is None:
             return None
         alike = [e for (kind, _), e in self.entries.items() if kind == segment.kind and e.covers(segment.whole)]
@@ -79,7 +79,7 @@ class Table:
             {
                 "format": FORMAT,
                 "key": {"device": self.key.device, "setup": asdict(self.key.setup), "versions": dict(self.key.versions)},
-                "steps": None if self.steps is None else asdict(self.steps),
+                "steps": {group: asdict(steps) for group, steps in self.steps.items()},
                 "yardstick_ms": self.yardstick_ms,
                 "call_ms": self.call_ms,
                 "entries": [
@@ -107,7 +107,7 @@ class Table:
             ]
             return Table(
                 Key(key["device"], Setup(**key["setup"]), tuple(sorted(key["versions"].items()))),
-                None if data["steps"] is None else Steps(**{side: Step(**step) for side, step in data["steps"].items()}),
+                {group: Steps(**{side: _step(step) for side, step in found.items()}) for group, found in data["steps"].items()},
                 float(data["yardstick_ms"]),
                 float(data["call_ms"]),
                 {(entry.kind, entry.whole): entry for entry in entries},
@@ -116,6 +116,10 @@ class Table:
             )
         except (KeyError, TypeError, ValueError, AttributeError, IndexError) as error:
             raise FileError(f"{where} is not a latency table: {type(error).__name__}: {error}") from error
+
+
+def _step(data: Mapping[str, Any]) -> Step:
+    return Step(data["block"], data["even"], tuple(data["levels"]))
 
 
 def network_name(segments: Sequence[Segment]) -> str:
