@@ -16,6 +16,7 @@ from torch import Tensor, nn
 
 from gator.cost.budget import parse_target
 from gator.cost.by_name import cost_of
+from gator.cost.flops import Flops
 from gator.cost.price import Cost, Priced
 from gator.errors import GatorError
 from gator.gates.correct import meeting
@@ -91,10 +92,12 @@ def one_shot(
     unit: str = getattr(asked, "unit", "")
     wanted = parse_target(target, priced.total([edge.width for edge in graph.edges]), unit)
     scores = _scores(model, graph, criterion, loss, seed)
+    # The prices of a device have kinks. Those of FLOPs have none, and may lead to where more is kept.
+    steering = (priced,) if isinstance(asked, Flops) else (priced, Flops().on(model, graph))
     after = meeting(
         graph,
         priced,
-        lambda budget: _closed(graph, priced, limits, scores, budget, unit, _ROUNDS if per_cost else 0),
+        lambda budget: _closed(graph, priced, limits, scores, budget, unit, steering if per_cost else ()),
         lambda kept: cut(model, graph, kept, keep_class=False, verify=False),
         wanted,
         unit=unit,
@@ -102,22 +105,28 @@ def one_shot(
     return {name: np.flatnonzero(mask).tolist() for name, mask in graph.masks_of(after).items()}
 
 
-def _closed(graph: Hypergraph, priced: Priced, limits: Limits, scores: Scores, budget: float, unit: str, rounds: int) -> Alive:
-    """The channels left: in one go by score, or in rounds by score for what a channel costs at the widths of that round.
+def _closed(
+    graph: Hypergraph, priced: Priced, limits: Limits, scores: Scores, budget: float, unit: str, steering: Sequence[Priced]
+) -> Alive:
+    """The channels left: in one go by score or, by every cost that steers, by score for what a channel costs.
 
-    After the rounds, edges trade channels as long as that keeps more.
+    Edges then trade channels as long as that keeps more, and the way that keeps most is taken.
     """
-    alive: Alive = np.ones(len(scores), dtype=bool)
-    if not rounds:
-        return project(graph, priced, limits, alive, scores, budget, unit=unit).alive
+    everything: Alive = np.ones(len(scores), dtype=bool)
+    if not steering:
+        return project(graph, priced, limits, everything, scores, budget, unit=unit).alive
     edge_of = np.repeat(np.arange(len(graph.edges)), [edge.width for edge in graph.edges])
     whole = priced.total([edge.width for edge in graph.edges])
-    for step in range(1, rounds + 1):
-        prices = priced.per_channel(np.bincount(edge_of[alive], minlength=len(graph.edges)))
-        worth = scores / np.maximum(prices, 1e-6 * float(prices.max()))[edge_of]
-        wanted = whole * (budget / whole) ** (step / rounds)
-        alive = project(graph, priced, limits, alive, worth, wanted, unit=unit).alive
-    return traded(graph, priced, limits, alive, scores, budget)
+    found = []
+    for by in steering:
+        alive = everything
+        for step in range(1, _ROUNDS + 1):  # prices are those at the widths of the round
+            prices = by.per_channel(np.bincount(edge_of[alive], minlength=len(graph.edges)))
+            worth = scores / np.maximum(prices, 1e-6 * float(prices.max()))[edge_of]
+            wanted = whole * (budget / whole) ** (step / _ROUNDS)
+            alive = project(graph, priced, limits, alive, worth, wanted, unit=unit).alive
+        found.append(traded(graph, priced, limits, alive, scores, budget))
+    return max(found, key=lambda alive: float(scores[alive].sum()))
 
 
 def _scores(model: nn.Module, graph: Hypergraph, criterion: str, loss: Callable[[], Tensor] | None, seed: int) -> Scores:

@@ -316,6 +316,38 @@ def test_steps_are_found_under_noise(block, even, padded) -> None:
     assert (found.block, found.even) == (block, even)
 
 
+@pytest.mark.parametrize(("first", "last"), [(32, 64), (16, 48), (24, 56)])
+def test_blocks_that_are_taken_several_at_a_time(first, last) -> None:
+    """A last block by itself takes as long as two, whatever width the series begins with and however long a layer takes."""
+    noise, taken = np.random.default_rng(0), (2.0, 2.5, 3.0, 4.0)
+
+    def time(width: int, scale: float) -> float:
+        full, rest = divmod(-(-width // 8), 4)
+        return (1.0 + scale * (4 * full + (taken[rest - 1] if rest else 0.0))) * noise.normal(1, 0.01)
+
+    step = step_of([{w: time(w, scale) for w in range(first, last + 1)} for scale in (0.5, 2.0)])
+    assert (step.block, step.even) == (8, 1)
+    assert step.levels == pytest.approx(taken, abs=0.2)
+    assert step.blocks(64) == step.blocks(57) == 8
+    assert step.blocks(33) == step.blocks(40) == pytest.approx(6, abs=0.2)
+    assert step.blocks(512) == 64
+
+
+def test_layers_narrower_than_a_period_say_nothing_of_it() -> None:
+    assert step_of([{width: -(-width // 8) * 8.0 for width in range(1, 25)}]).levels == ()
+
+
+def test_groups_of_layers_have_steps_of_their_own(fake) -> None:
+    """The linear layer reads in blocks and writes what never changes."""
+    model, _, graph = small()
+    cost().on(model, graph)
+    found = store.read(file(fake)).steps
+    assert {group: (steps.read.block, steps.written.block) for group, steps in found.items()} == {
+        "conv2d 3x3": (BLOCK, BLOCK),
+        "linear": (BLOCK, 1),
+    }
+
+
 def test_sides_have_steps_of_their_own(fake) -> None:
     fake.reads = 4
     model, _, graph = small()

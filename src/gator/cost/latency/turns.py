@@ -7,7 +7,6 @@ others they are still there: layers of ResNet-50 whose weights are used for 49 p
 from __future__ import annotations
 
 import math
-import random
 from collections.abc import Iterator, Sequence
 
 from gator.cost.latency.part import plain
@@ -20,7 +19,6 @@ from gator.graph.program import Program
 Place = tuple[Segment, Point]  # a layer, and widths to time it at
 _AT_ONCE, _AT_MOST = 8, 64  # of one layer at several widths; of several layers, which are all held in memory
 _SELDOM = 256  # times a weight is used in a run; where it is used more often, fetching it takes a few per cent at most
-_SEED = 0
 
 
 class Turns:
@@ -41,7 +39,7 @@ class Turns:
         for some in together.values():
             yield from (some[start : start + _AT_ONCE] for start in range(0, len(some), _AT_ONCE))
         if waiting:
-            random.Random(_SEED).shuffle(waiting)
+            waiting.sort(key=lambda place: -self.weights(*place))  # dealt out, every group has large ones and small ones
             worth = sum(self.weights(*place) for place in waiting) / self._whole
             groups = max(int(worth), -(-len(waiting) // _AT_MOST))
             yield from (waiting[first::groups] for first in range(groups))
