@@ -30,7 +30,7 @@ from gator.cost.latency.stopwatch import Stopwatch
 from gator.cost.latency.table import network_name
 from gator.cost.timing import rounds_worth, timed
 
-NETWORKS = 30
+NETWORKS, BESIDE = 30, 5  # of random widths, and how many are measured beside the whole one
 WORTH_MS = 1000  # of timing for every network and pass
 SEED = 5519  # not one the tables are calibrated on; take another after a change that was decided on these networks
 
@@ -75,7 +75,7 @@ class Run:
         self.model = zoo.build(case.name).model.eval()
         self.graph = gator.trace(self.model, torch.zeros(case.shape))
         self.cost = gator.Latency(runtime, threads=options.threads, rounds=options.rounds)
-        rounds = options.rounds if case.shape[0] == 1 else options.rounds // 4  # one network an edge takes long enough
+        rounds = options.rounds if case.shape[0] == 1 else max(options.rounds // 3, 1)  # one network an edge takes long enough
         self.probe = gator.Latency(runtime, "probe", threads=options.threads, rounds=rounds)
         self.widths = drawn_widths(self.graph, options.networks, seed=SEED)
 
@@ -108,17 +108,19 @@ class Run:
         self.state["own"] = [calibration.mape, calibration.spearman]
 
     def _measure(self) -> None:
-        """All networks in turns with the whole one, in several passes."""
-        watch, measured = Stopwatch(self.cost.setup, self.graph.inputs, 9), self.state["measured"]
-        if len(measured) == self.case.passes * len(self.widths):
-            return
-        kept = [{}, *(kept_of(self.graph, widths) for widths in self.widths)]
-        runs = [watch.prepare(gator.cut(self.model, self.graph, some, keep_class=False, verify=False)) for some in kept]
+        """Some networks at a time in turns with the whole one: oneDNN prepares the kernels of a dozen networks, not of all."""
+        setup, measured, whole = self.cost.setup, self.state["measured"], None
+        watch = Stopwatch(setup, self.graph.inputs, 9)
         while len(measured) < self.case.passes * len(self.widths):
             self.check_time()
-            with self.cost.setup.on():
+            whole = whole or watch.prepare(gator.cut(self.model, self.graph, {}, keep_class=False, verify=False))
+            first = len(measured) % len(self.widths)
+            some = self.widths[first : first + BESIDE]
+            cuts = [gator.cut(self.model, self.graph, kept_of(self.graph, w), keep_class=False, verify=False) for w in some]
+            runs = [whole, *(watch.prepare(network) for network in cuts)]
+            with setup.on():
                 rounds = rounds_worth(runs, WORTH_MS, least=5)
-                own, *others = undisturbed(lambda: timed(runs, rounds=rounds, warmup=0), tries=2)
+                own, *others = undisturbed(lambda: timed(runs, rounds=rounds, warmup=1), tries=4)
             measured += [[other.mean_ms, own.mean_ms] for other in others]
             self.save()
 

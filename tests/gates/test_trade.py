@@ -58,3 +58,38 @@ def test_trading_finds_what_a_slope_hides() -> None:
     assert width > 8
     assert after[:first].sum() == 8
     assert after[first:].all()
+
+
+def test_prices_by_flops_steer_a_cost_that_is_measured() -> None:
+    """Where a cost's own slopes lead astray, those of FLOPs do not; what keeps more is taken, within the budget."""
+    model = SmallResNet(16).eval()
+    graph = gator.trace(model, torch.zeros(1, 1, 8, 8))
+    whole = [edge.width for edge in graph.edges]
+
+    class Astray:
+        """Costs what FLOPs do, but says that the last edges cost most."""
+
+        unit = ""
+
+        def __init__(self, tolerance: float) -> None:
+            self.tolerance = tolerance
+
+        def on(self, model, graph):
+            self.flops = gator.Flops().on(model, graph)
+            return self
+
+        def total(self, widths) -> float:
+            return self.flops.total(widths)
+
+        def per_channel(self, widths) -> np.ndarray:
+            return 1e3 ** np.arange(len(widths))
+
+    def kept(tolerance: float) -> float:
+        found = gator.one_shot(model, graph, "random", target=0.5, cost=Astray(tolerance), per_cost=True)
+        channels = [list(found.get(edge.name, range(edge.width))) for edge in graph.edges]
+        widths = [len(some) for some in channels]
+        assert gator.Flops().on(model, graph).total(widths) <= 0.5 * gator.Flops().on(model, graph).total(whole)
+        scores = np.random.default_rng(0).random(sum(whole))
+        return sum(scores[start:][some].sum() for some, start in zip(channels, graph.starts, strict=False))
+
+    assert kept(0.03) > kept(0.0)

@@ -80,8 +80,9 @@ def shown(table: Table, *, layers: bool) -> str:
     """A table for people."""
     points = sum(len(entry.ms) for entry in table.entries.values())
     lines = [f"  {table.key}", f"  {len(table.entries)} kinds of layers at {points} widths"]
-    shown = {group: steps for group, steps in table.steps.items() if steps.block > 1}
-    lines += [f"  {group}: steps of {s.read.block} channels read, {s.written.block} written" for group, s in shown.items()]
+    for group, steps in table.steps.items():
+        if steps.block > 1:
+            lines.append(f"  {group}: steps of {steps.read.block} channels read, {steps.written.block} written")
     lines += [f"  {found.title}: {found.whole_ms:.3g} ms; {found}" for found in table.calibrations.values()]
     for entry in table.entries.values() if layers else ():
         least, most = min(entry.ms.values(), default=0.0), max(entry.ms.values(), default=0.0)

@@ -7,7 +7,7 @@ and every edge is scaled to a mean of one, so that edges of different sizes can 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import Any
 
 import numpy as np
@@ -92,12 +92,14 @@ def one_shot(
     unit: str = getattr(asked, "unit", "")
     wanted = parse_target(target, priced.total([edge.width for edge in graph.edges]), unit)
     scores = _scores(model, graph, criterion, loss, seed)
-    # The prices of a device have kinks. Those of FLOPs have none, and may lead to where more is kept.
-    steering = (priced,) if isinstance(asked, Flops) else (priced, Flops().on(model, graph))
+    steering: tuple[Priced, ...] = (priced,) if per_cost else ()
+    if per_cost and getattr(priced, "tolerance", 0.0) > 0:
+        # What is measured has kinks. Prices by FLOPs have none, and may lead to where more is kept.
+        steering = (priced, Flops().on(model, graph))
     after = meeting(
         graph,
         priced,
-        lambda budget: _closed(graph, priced, limits, scores, budget, unit, steering if per_cost else ()),
+        lambda budget: _closed(graph, priced, limits, scores, budget, unit, steering),
         lambda kept: cut(model, graph, kept, keep_class=False, verify=False),
         wanted,
         unit=unit,
@@ -117,15 +119,20 @@ def _closed(
         return project(graph, priced, limits, everything, scores, budget, unit=unit).alive
     edge_of = np.repeat(np.arange(len(graph.edges)), [edge.width for edge in graph.edges])
     whole = priced.total([edge.width for edge in graph.edges])
-    found = []
-    for by in steering:
+
+    def steered(by: Priced) -> Alive:
         alive = everything
         for step in range(1, _ROUNDS + 1):  # prices are those at the widths of the round
             prices = by.per_channel(np.bincount(edge_of[alive], minlength=len(graph.edges)))
-            worth = scores / np.maximum(prices, 1e-6 * float(prices.max()))[edge_of]
+            worth = scores / np.maximum(prices, 1e-6 * float(prices.max()) or 1.0)[edge_of]
             wanted = whole * (budget / whole) ** (step / _ROUNDS)
             alive = project(graph, priced, limits, alive, worth, wanted, unit=unit).alive
-        found.append(traded(graph, priced, limits, alive, scores, budget))
+        return traded(graph, priced, limits, alive, scores, budget)
+
+    found = [steered(steering[0])]  # raises what cannot be reached
+    for by in steering[1:]:
+        with suppress(GatorError):  # another way may end before
+            found.append(steered(by))
     return max(found, key=lambda alive: float(scores[alive].sum()))
 
 

@@ -58,7 +58,7 @@ def test_borders_count_where_both_sides_are_even(fake) -> None:
     model, _, graph = small()
     cost().on(model, graph)
     table = store.read(file(fake))
-    table.steps = dict.fromkeys(table.steps, Steps(Step(8, 8), Step(8, 1)))
+    table.steps = dict.fromkeys(table.steps, Steps(Step(8, 8, seen=64), Step(8, 1, seen=64)))
     Builder(model, graph, table, file(fake)).time_layers()
     layers = Layers(graph, segments_of(graph), table)
     even = (3 * 16 * 64 + 2 * 16 * 64 + 3 * 16 * 64 + 2 * 16 * 64 + 2 * 16) / 1e6
@@ -95,11 +95,13 @@ def test_a_kind_does_not_depend_on_widths() -> None:
     assert [s.whole for s in one] != [s.whole for s in other]
 
 
-@pytest.mark.parametrize("inside", [1.0, 1.3])
-def test_predictions_are_exact_where_there_is_no_noise(fake, inside) -> None:
+@pytest.mark.parametrize(("inside", "batch"), [(1.0, 2), (1.3, 2), (1.3, 16)])
+def test_predictions_are_exact_where_there_is_no_noise(fake, inside, batch) -> None:
+    """With two examples weights are waited for, with sixteen they are not."""
     fake.inside = inside
-    model, x, graph = small()
-    priced = cost().on(model, graph)
+    model, _, graph = small()
+    x = torch.zeros(batch, 3, 8, 8)
+    priced = cost(batch=batch).on(model, graph)
     assert priced.block == BLOCK
     for widths in [*drawn_widths(graph, 5, seed=7), *drawn_widths(graph, 5, seed=8, block=BLOCK)]:
         network = gator.cut(model, graph, kept_of(graph, widths), verify=False)
@@ -333,6 +335,47 @@ def test_blocks_that_are_taken_several_at_a_time(first, last) -> None:
     assert step.blocks(512) == 64
 
 
+def test_blocks_that_take_the_same_do_not_stop_a_prediction() -> None:
+    """Noise may say that a second block takes nothing, or that a third takes as long as all four."""
+    times = {width: (1.0, 3.0, 2.9, 5.1, 5.0)[-(-width // 8) - 4] for width in range(32, 65)}
+    step = step_of([times])
+    assert step.block == 8
+    assert list(step.levels) == sorted(set(step.levels))
+    steps = Steps(Step(1, 1), step)
+    for whole in (16, 24, 32, 64):
+        entry = Entry("k", "title", (0, whole), {p: float(p[1]) for p in points_of((0, whole), steps)})
+        assert all(0 < entry.at((0, width), steps) <= whole + 1e-9 for width in range(1, whole + 1))
+
+
+def test_a_channel_costs_its_share_however_blocks_are_taken() -> None:
+    """Of a narrow layer whose second block takes hardly longer than its first."""
+    steps = Steps(Step(1, 1), Step(8, 1, (2.9, 3.0, 3.7, 4.0)))
+    entry = Entry("k", "title", (0, 16), {(0, 8): 1.0, (0, 16): 1.1})
+    assert entry.smooth((0.0, 16.0), steps) == pytest.approx(1.1)
+    assert entry.smooth((0.0, 12.0), steps) - entry.smooth((0.0, 8.0), steps) == pytest.approx(0.05)
+
+
+def test_a_wider_network_looks_for_steps_again(fake) -> None:
+    """The narrow one cannot see them; what it was calibrated with goes, its measured networks stay."""
+    narrow, _, graph = small(6, 6)
+    cost().on(narrow, graph)
+    before = store.read(file(fake))
+    assert before.steps["conv2d 3x3"].block == 1
+    model, x, wide = small()
+    priced = cost().on(model, wide)
+    after = store.read(file(fake))
+    assert after.steps["conv2d 3x3"].block == BLOCK
+    assert list(after.calibrations) == [name for name in after.timed if name not in before.timed]
+    for widths in drawn_widths(wide, 5, seed=7):
+        network = gator.cut(model, wide, kept_of(wide, widths), verify=False)
+        assert priced.total(widths) == pytest.approx(fake.ms(network, ((x,), {})), rel=0.02)
+    cost().on(narrow, graph)
+    assert len(store.read(file(fake)).calibrations) == 2
+    fake.prepared = 0
+    cost().on(model, wide)
+    assert fake.prepared == 1  # nothing was lost
+
+
 def test_layers_narrower_than_a_period_say_nothing_of_it() -> None:
     assert step_of([{width: -(-width // 8) * 8.0 for width in range(1, 25)}]).levels == ()
 
@@ -357,7 +400,7 @@ def test_sides_have_steps_of_their_own(fake) -> None:
 
 
 def test_layers_that_do_not_notice_their_width_have_no_steps() -> None:
-    assert step_of([dict.fromkeys(range(32, 65), 1.0)]) == Step(1, 1)
+    assert step_of([dict.fromkeys(range(32, 65), 1.0)]) == Step(1, 1, seen=64)
     assert step_of([]) == Step(1, 1)
 
 

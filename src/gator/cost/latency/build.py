@@ -25,7 +25,7 @@ from gator.cost.latency.predict import Layers
 from gator.cost.latency.quiet import undisturbed
 from gator.cost.latency.runtime import runtime_of
 from gator.cost.latency.segments import Segment, segments_of
-from gator.cost.latency.steps import Point, Series, Steps, fine_widths, step_of
+from gator.cost.latency.steps import Point, Series, Step, Steps, fine_widths, step_of
 from gator.cost.latency.stopwatch import Run, Stopwatch
 from gator.cost.latency.store import write
 from gator.cost.latency.table import Calibration, Table, network_name
@@ -52,7 +52,7 @@ Progress = Callable[[int, int, str], None]  # done, of how many, what
 
 
 def _logged(done: int, total: int, what: str) -> None:
-    if total and (done * 20) // total != ((done - 1) * 20) // total:
+    if total:
         log.info("latency table: %d of %d, %s", done, total, what)
 
 
@@ -115,10 +115,8 @@ class Builder:
 
     def _time_steps(self) -> None:
         """What times of neighbouring widths show, on either side of layers; of groups that work little nothing is asked."""
-        known = self.table.steps
-        shown = [segment for segment in self._shown() if segment.group not in known]
-        sides = [(segment, side) for segment in shown for side in (0, 1) if segment.whole[side] >= _WIDE]
-        series: dict[str, tuple[list[Series], list[Series]]] = {}
+        sides = self._unseen()
+        series: dict[tuple[str, int], list[Series]] = {}
         for done, (segment, side) in enumerate(sides):
             self.progress(done, len(sides), f"steps of {segment.title}")
             widths = fine_widths(segment.whole[side])
@@ -129,10 +127,25 @@ class Builder:
             for first in range(several):
                 times = self._times([(segment, point) for point in points[first::several]])
                 found.update(zip(widths[first::several], times, strict=True))
-            series.setdefault(segment.group, ([], []))[side].append(found)
+            series.setdefault((segment.group, side), []).append(found)
+        for group in {group for group, _ in series}:
+            known = self.table.steps[group].sides
+            read, written = (step_of(series[group, side]) if (group, side) in series else known[side] for side in (0, 1))
+            self.table.steps[group] = Steps(read, written)
+            # Their grids are others now, and networks with these layers must be calibrated again.
+            for name in [name for name, found in self.table.calibrations.items() if group in found.groups]:
+                del self.table.calibrations[name]
+
+    def _unseen(self) -> list[tuple[Segment, int]]:
+        """Layers and sides whose steps are not known from layers as wide as theirs."""
         for segment in self.segments:
-            read, written = series.get(segment.group, ([], []))
-            known.setdefault(segment.group, Steps(step_of(read), step_of(written)))
+            self.table.steps.setdefault(segment.group, Steps(Step(1, 1), Step(1, 1)))
+        shown = [(segment, side) for segment in self._shown() for side in (0, 1) if segment.whole[side] >= _WIDE]
+        widest: dict[tuple[str, int], int] = {}
+        for segment, side in shown:
+            place = segment.group, side
+            widest[place] = max(widest.get(place, 0), *fine_widths(segment.whole[side]))
+        return [(s, side) for s, side in shown if widest[s.group, side] > self.table.steps[s.group].sides[side].seen]
 
     def _shown(self) -> list[Segment]:
         """Of the groups that work most, the layer that works most and the widest, which may show what the other hides."""
@@ -163,7 +176,7 @@ class Builder:
         """Steps and layers, without whole networks."""
         if not self.table.yardstick_ms:
             self._begin()
-        if any(segment.group not in self.table.steps for segment in self.segments):
+        if self._unseen():
             self._time_steps()
             write(self.table, self.path)
         todo = self.missing()
@@ -173,9 +186,9 @@ class Builder:
         missing = {s: self.table.entries[key].missing(steps[s.group]) for key, s in todo.items()}
         places = [(segment, point) for segment, points in missing.items() for point in points]
         done = 0
-        for some in Turns(self.graph, self.segments, self.setup.batch or 1).of(places):
+        for some, beside in Turns(self.graph, self.segments, self.setup.batch or 1).of(places):
             self.progress(done, len(places), some[0][0].title)
-            for (segment, point), ms in zip(some, self._times(some), strict=True):
+            for (segment, point), ms in zip(some, self._times([*some, *beside]), strict=False):
                 self.table.entries[segment.kind, segment.whole].ms[point] = ms
             done += len(some)
             write(self.table, self.path)
@@ -190,7 +203,7 @@ class Builder:
 
     def _drawn(self) -> Iterator[list[int]]:
         """Widths of the networks to fit to and, last, to test on; half of them in full blocks."""
-        block = max(steps.block for steps in self.table.steps.values())
+        block = max(self.table.steps[segment.group].block for segment in self.segments)
         for count, seed in ((_NETWORKS, 1), (_UNSEEN, 2)):
             rough = drawn_widths(self.graph, count - count // 2, seed=seed)
             full = drawn_widths(self.graph, count // 2, seed=seed + 100, block=block)

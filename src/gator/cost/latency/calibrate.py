@@ -21,6 +21,7 @@ _APART = 0.25  # how far a group's factor may well lie from the common one, as a
 _LEAST, _MOST = -0.95, 4.0  # of changes of factors
 AT_LEAST = 0.2  # of the time of layers alone is there inside a network too, however small they are
 BORDERS = "borders"  # among groups of layers: what they hand on in a layout they share, in millions of elements
+UNEVEN = ", uneven"  # behind a group of layers: those whose widths fill no blocks
 Parts = Mapping[str, float]  # milliseconds by group of layers; and of BORDERS
 
 

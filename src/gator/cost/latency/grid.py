@@ -2,7 +2,7 @@
 
 Processors work on blocks of channels: a width that fills its blocks may be faster than a smaller one that does not. So
 there is a grid for widths that do and one for those that do not, on either side. Between its points the time is linear in
-the number of blocks or, for widths that do not, of channels.
+what blocks take, which may be several at a time or, for widths that do not fill any, in channels.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ import numpy as np
 from gator.cost.latency.steps import Point, Side, Step, Steps
 from gator.cost.price import Floats
 
-Grid = tuple[Floats, Floats, Floats]  # blocks read, blocks written, milliseconds
+Grid = tuple[Floats, Floats, Floats]  # places of the channels read, of those written, milliseconds
 _LEVELS = (1.0, 2 / 3, 1 / 3)
 _COARSE = (1.0, 1 / 3)
 
@@ -53,7 +53,7 @@ class Entry:
     title: str
     whole: Point
     ms: dict[Point, float] = field(default_factory=dict)
-    _grids: dict[tuple[Steps, Side], Grid] = field(default_factory=dict, repr=False, compare=False)
+    _grids: dict[tuple[Steps, Side, bool], Grid] = field(default_factory=dict, repr=False, compare=False)
 
     def covers(self, whole: Point) -> bool:
         return all((mine == 0) == (other == 0) and mine >= other for mine, other in zip(self.whole, whole, strict=True))
@@ -64,41 +64,45 @@ class Entry:
 
     def at(self, point: Point, steps: Steps) -> float:
         """Milliseconds at these widths."""
-        return self._between(steps.fills(point), *steps.blocks(point), steps)
+        return _between(self._grid(steps.fills(point), steps, smooth=False), *steps.blocks(point))
 
     def smooth(self, point: tuple[float, float], steps: Steps) -> float:
         """As `at` for full blocks, with parts of blocks counted as parts: what a channel costs on average."""
-        return self._between((True, True), point[0] / steps.read.block, point[1] / steps.written.block, steps)
+        return _between(self._grid((True, True), steps, smooth=True), *point)
 
-    def _between(self, side: Side, into: float, out: float, steps: Steps) -> float:
-        rows, columns, ms = self._grid(side, steps)
-        i, u = _place(rows, into)
-        j, v = _place(columns, out)
-        upper = ms[i, j] * (1 - v) + ms[i, min(j + 1, len(columns) - 1)] * v
-        if i + 1 >= len(rows):
-            return max(float(upper), 0.0)
-        lower = ms[i + 1, j] * (1 - v) + ms[i + 1, min(j + 1, len(columns) - 1)] * v
-        return max(float(upper * (1 - u) + lower * u), 0.0)
+    def _grid(self, side: Side, steps: Steps, *, smooth: bool) -> Grid:
+        """The grid of one side, placed by what its widths take or, smooth, by the widths themselves."""
+        if (steps, side, smooth) not in self._grids:
+            sizes = self._sizes(side, steps)
+            ms = np.array([[self.ms[row, column] for column in sizes[1]] for row in sizes[0]])
+            places = [
+                np.array([size if smooth else step.blocks(size) for size in axis], dtype=np.float64)
+                for step, axis in zip(steps.sides, sizes, strict=True)
+            ]
+            self._grids[steps, side, smooth] = places[0], places[1], _rising(_rising(ms, 0), 1)
+        return self._grids[steps, side, smooth]
 
-    def _grid(self, side: Side, steps: Steps) -> Grid:
-        if (steps, side) not in self._grids:
-            self._grids[steps, side] = self._made(side, steps)
-        return self._grids[steps, side]
-
-    def _made(self, side: Side, steps: Steps) -> Grid:
+    def _sizes(self, side: Side, steps: Steps) -> tuple[list[int], list[int]]:
+        """The widths of the grid of one side."""
         into, out = side
+        timed = [point for point in points_of(self.whole, steps) if point in self.ms]  # there may be those of older steps, too
         # An axis may be too narrow for a full block, or all widths may fill theirs: then the nearest side there is.
         for wanted in ((into, out), (into, not out), (not into, out), (not into, not out)):
-            points = [p for p in self.ms if steps.fills(p) == wanted]
-            rows, columns = sorted({p[0] for p in points}), sorted({p[1] for p in points})
+            points = [p for p in timed if steps.fills(p) == wanted]
             if points:
-                ms = np.array([[self.ms[row, column] for column in columns] for row in rows])
-                places = [
-                    np.array([*map(step.blocks, axis)], dtype=np.float64)
-                    for step, axis in zip(steps.sides, (rows, columns), strict=True)
-                ]
-                return places[0], places[1], _rising(_rising(ms, 0), 1)
+                return sorted({p[0] for p in points}), sorted({p[1] for p in points})
         raise AssertionError(f"nothing was timed of {self.title}")
+
+
+def _between(grid: Grid, into: float, out: float) -> float:
+    rows, columns, ms = grid
+    i, u = _place(rows, into)
+    j, v = _place(columns, out)
+    upper = ms[i, j] * (1 - v) + ms[i, min(j + 1, len(columns) - 1)] * v
+    if i + 1 >= len(rows):
+        return max(float(upper), 0.0)
+    lower = ms[i + 1, j] * (1 - v) + ms[i + 1, min(j + 1, len(columns) - 1)] * v
+    return max(float(upper * (1 - u) + lower * u), 0.0)
 
 
 def _rising(ms: Floats, axis: int) -> Floats:

@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from gator.cost.latency.calibrate import AT_LEAST, BORDERS, applied
+from gator.cost.latency.calibrate import AT_LEAST, BORDERS, UNEVEN, applied
 from gator.cost.latency.draws import drawn_widths
 from gator.cost.latency.grid import Entry
 from gator.cost.latency.segments import Border, Segment, borders_of
@@ -72,7 +72,7 @@ class Layers:
             if fills:
                 even.add(index)
             else:  # a runtime may run these by another kernel and in another layout
-                group += ", uneven"
+                group += UNEVEN
             found[group] = found.get(group, 0.0) + max(alone - call_ms, AT_LEAST * alone)
         for border, readers in self.borders(live):
             if border.maker in even and even.issuperset(readers):
@@ -107,7 +107,8 @@ class Tabled:
                 full = np.minimum(-(-widths // block) * block, whole)
                 extra += self.total(full) - self.total(widths)
                 average += float(self.per_channel(widths) @ (full - widths))
-            prices[block] = extra / average
+            if average > 0:
+                prices[block] = extra / average
         return min(prices, key=lambda block: prices[block])
 
     @property

@@ -14,11 +14,10 @@ import numpy as np
 _BLOCKS = (1, 4, 8, 16, 32)  # two neighbouring widths are too close to be told apart
 _EVENS = (1, 2, 4, 8, 16)
 _RISE = 0.1  # of a time: a period must take more than that to be divided
+_LEAST = 0.1  # of a block: what another one takes at least
 _NOISE = 0.003  # of a time: what fits better than that fits by chance
-_PERIOD, _FROM = (
-    32,
-    64,
-)  # neighbouring widths that are timed, at most so wide: a block more or less must be seen above the noise
+_PERIOD = 32  # channels after which blocks that are taken several at a time begin anew; so many neighbouring widths are timed
+_FROM = 64  # they are at most so wide: a block more or less must be seen above the noise
 Series = Mapping[int, float]  # times of one layer by its width on one side
 Point = tuple[int, int]  # channels read, channels written; 0 where they never change
 Side = tuple[bool, bool]  # whether the channels read, and those written, fill their blocks
@@ -31,6 +30,7 @@ class Step:
     block: int
     even: int
     levels: tuple[float, ...] = ()  # what the first blocks of a period take, in blocks as they take on average; none: as many
+    seen: int = 0  # the widest width that was timed to find it; 0: nothing was
 
     def fills(self, size: int) -> bool:
         return size % self.even == 0
@@ -48,7 +48,7 @@ class Step:
 
 @dataclass(frozen=True)
 class Steps:
-    """Of one group of layers, for the channels they read and for those they write: only the ones may have to be even."""
+    """Of one group of layers: the step of the channels they read, and that of the channels they write."""
 
     read: Step
     written: Step
@@ -76,14 +76,18 @@ def fine_widths(whole: int) -> list[int]:
 
 
 def step_of(series: Sequence[Series]) -> Step:
-    """The step that explains the times of all layers best; of those that are as good the smallest."""
+    """The step that explains the times of all layers best; of those that are as good the smallest.
+
+    Layers of one group may run by different kernels. Those that gain most from fewer channels have most to say.
+    """
     found = [Step(block, even) for block in _BLOCKS for even in _EVENS if even <= block]
-    best = min(found, key=lambda step: sum(_unlikely(one, step) for one in series))
-    return replace(best, levels=_levels(series, best))
+    rises = [max(times.values()) - min(times.values()) for times in series]
+    best = min(found, key=lambda step: sum(rise * _unlikely(one, step) for rise, one in zip(rises, series, strict=True)))
+    return replace(best, levels=_levels(series, best), seen=max((width for times in series for width in times), default=0))
 
 
 def _levels(series: Sequence[Series], step: Step) -> tuple[float, ...]:
-    """What blocks of a period take, by layers that were timed over a whole one; those that take longest say most."""
+    """What blocks of a period take, by layers that were timed over a whole one; those that rise most say most."""
     count = _PERIOD // step.block if step.block > 1 else 1
     sums, weights = np.zeros(count), np.zeros(count)
     for times in series:
@@ -98,11 +102,14 @@ def _levels(series: Sequence[Series], step: Step) -> tuple[float, ...]:
             for block, ms in means.items():
                 # As many blocks as there are full periods before it, and what is left of the difference.
                 level = count * (ms - means[full]) / rise + full - block // count * count
-                sums[block % count] += (block % count > 0) * level * rise / means[last]
-                weights[block % count] += rise / means[last]
+                sums[block % count] += rise * level
+                weights[block % count] += rise
     if count == 1 or not weights.all():
         return ()
-    levels = np.clip(np.maximum.accumulate(sums[1:] / weights[1:]), 0.0, count)
+    # Times rise with every block, be it by little: noise must not put one before another.
+    least = _LEAST * np.arange(1, count)
+    rising = np.maximum.accumulate(sums[1:] / weights[1:] - least) + least
+    levels = np.clip(rising, least, count - least[::-1])
     return (*(round(float(level), 3) for level in levels), float(count))
 
 

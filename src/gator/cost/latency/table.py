@@ -12,13 +12,14 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
+from gator.cost.latency.calibrate import UNEVEN
 from gator.cost.latency.grid import Entry
 from gator.cost.latency.segments import Segment
 from gator.cost.latency.setup import Setup
 from gator.cost.latency.steps import Point, Step, Steps
 from gator.errors import FileError
 
-FORMAT = 5  # 1 knew no yardstick, 2 and 3 other steps, 4 the same ones for all layers, whose weights were at hand
+FORMAT = 5  # 1 had no yardstick; 2 and 3 found steps otherwise; 4 had the same for all layers, and their weights at hand
 
 
 @dataclass(frozen=True)
@@ -47,6 +48,11 @@ class Calibration:
     mape: float  # mean absolute percentage error on those, as a share
     spearman: float  # rank correlation on those
 
+    @property
+    def groups(self) -> frozenset[str]:
+        """Of the layers it adds up."""
+        return frozenset(name.removesuffix(UNEVEN) for name in self.factors)
+
     def __str__(self) -> str:
         tested = f"off by {self.mape:.1%} on {self.unseen} others, rank correlation {self.spearman:.3f}"
         return f"fitted to {self.networks} networks; {tested}"
@@ -57,7 +63,7 @@ class Table:
     """Times of layers under one key, the steps the device takes with them, and calibrations by network."""
 
     key: Key
-    steps: dict[str, Steps] = field(default_factory=dict)  # by group of layers; once known they stay, for grids follow them
+    steps: dict[str, Steps] = field(default_factory=dict)  # by group of layers
     yardstick_ms: float = 0.0  # of a network that is always the same: all times are said as of the moment it took this
     call_ms: float = 0.0  # of calling the runtime, which a layer alone takes too much
     entries: dict[tuple[str, Point], Entry] = field(default_factory=dict)
@@ -119,7 +125,7 @@ class Table:
 
 
 def _step(data: Mapping[str, Any]) -> Step:
-    return Step(data["block"], data["even"], tuple(data["levels"]))
+    return Step(data["block"], data["even"], tuple(data["levels"]), data["seen"])
 
 
 def network_name(segments: Sequence[Segment]) -> str:

@@ -27,22 +27,35 @@ class Turns:
     def __init__(self, graph: Hypergraph, segments: Sequence[Segment], batch: int) -> None:
         assert graph.analysed is not None
         self._program: Program = graph.analysed.programs[1].program
-        self._batch = batch
+        self._batch, self._segments = batch, segments
         self._whole = sum(self.weights(segment, segment.whole) for segment in segments)
 
-    def of(self, places: Sequence[Place]) -> Iterator[list[Place]]:
-        """All places, each once: widths of one layer together or, where weights are waited for, a network's worth of layers."""
+    def of(self, places: Sequence[Place]) -> Iterator[tuple[list[Place], list[Place]]]:
+        """All places, each once, and what has to run beside them.
+
+        Widths of one layer take turns or, where weights are waited for, a network's worth of layers.
+        """
         together: dict[Segment, list[Place]] = {}
         waiting: list[Place] = []
         for place in places:
             (waiting if self.waits(place[0]) else together.setdefault(place[0], [])).append(place)
         for some in together.values():
-            yield from (some[start : start + _AT_ONCE] for start in range(0, len(some), _AT_ONCE))
+            yield from ((some[start : start + _AT_ONCE], []) for start in range(0, len(some), _AT_ONCE))
         if waiting:
             waiting.sort(key=lambda place: -self.weights(*place))  # dealt out, every group has large ones and small ones
             worth = sum(self.weights(*place) for place in waiting) / self._whole
             groups = max(int(worth), -(-len(waiting) // _AT_MOST))
-            yield from (waiting[first::groups] for first in range(groups))
+            yield from ((waiting[first::groups], self._beside(1 - worth)) for first in range(groups))
+
+    def _beside(self, lacking: float) -> list[Place]:
+        """Layers as they are, the largest first, until they have this share of the network's weights."""
+        found: list[Place] = []
+        for segment in sorted(self._segments, key=lambda segment: -self.weights(segment, segment.whole)):
+            if lacking <= 0:
+                break
+            found.append((segment, segment.whole))
+            lacking -= self.weights(segment, segment.whole) / self._whole
+        return found
 
     def waits(self, segment: Segment) -> bool:
         """Whether its weights are used so seldom that fetching them takes time."""
