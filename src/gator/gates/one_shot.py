@@ -78,7 +78,8 @@ def one_shot(
 
     `criterion` is one of "l1", "l2", "taylor", "bn_scale", "geometric_median" and "random". "taylor" needs `loss`, a function
     that runs the model on some data and returns the loss. With `per_cost` the channels that go first are those that are worth
-    least for what they cost, not those that are worth least, and edges then trade channels as long as that keeps more.
+    least for what they cost, not those that are worth least, and edges then trade channels as long as that keeps more; for a
+    cost that is measured, prices by FLOPs are tried as well.
     """
     if criterion not in CRITERIA:
         raise GatorError(f"criterion={criterion!r}; expected one of {', '.join(CRITERIA)}")

@@ -128,7 +128,7 @@ class Builder:
                 times = self._times([(segment, point) for point in points[first::several]])
                 found.update(zip(widths[first::several], times, strict=True))
             series.setdefault((segment.group, side), []).append(found)
-        for group in {group for group, _ in series}:
+        for group in dict.fromkeys(group for group, _ in series):
             known = self.table.steps[group].sides
             read, written = (step_of(series[group, side]) if (group, side) in series else known[side] for side in (0, 1))
             self.table.steps[group] = Steps(read, written)

@@ -45,7 +45,7 @@ class Turns:
             waiting.sort(key=lambda place: -self.weights(*place))  # dealt out, every group has large ones and small ones
             worth = sum(self.weights(*place) for place in waiting) / self._whole
             groups = max(int(worth), -(-len(waiting) // _AT_MOST))
-            yield from ((waiting[first::groups], self._beside(1 - worth)) for first in range(groups))
+            yield from ((waiting[first::groups], self._beside(1 - worth / groups)) for first in range(groups))
 
     def _beside(self, lacking: float) -> list[Place]:
         """Layers as they are, the largest first, until they have this share of the network's weights."""
