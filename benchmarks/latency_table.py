@@ -191,7 +191,7 @@ def plot(drawn: list[tuple[Run, str, np.ndarray, np.ndarray]], path: Path) -> No
         axis.set_title(f"{run.case.label}, {run.cost.runtime}", fontsize=9)
         axis.set_xlabel("measured ms", fontsize=8)
         axis.set_ylabel("predicted ms", fontsize=8)
-    next(axis for axis in axes.flat if axis.get_visible()).legend(fontsize=8)
+    max(axes.flat, key=lambda axis: len(axis.get_legend_handles_labels()[0])).legend(fontsize=8)  # one that has all methods
     figure.tight_layout()
     figure.savefig(path, dpi=120)
     print(f"\nplotted in {path}")
