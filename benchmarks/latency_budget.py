@@ -1,8 +1,8 @@
 """A budget in time against a budget in FLOPs, without training: what is left of ResNet-50's L1 importance at the same speed.
 
 Both objectives close the channels that are worth least for what they cost; one asks a latency table, the other counts FLOPs.
-For weights of several seeds, a network that meets the budget in time and networks by FLOPs that are predicted to be as fast, a
-little faster and a little slower, are timed in turns, time and again. What FLOPs keep at the latency of the first is read off a
+For weights of several seeds, a network that meets the budget in time and networks by FLOPs that are predicted to be a little
+faster and a little slower are timed in turns, time and again. What FLOPs keep at the latency of the first is read off a
 line through the others; its slope is that of all seeds. The seeds say how certain the difference is.
 
 The filters of an untrained network are worth nearly the same. Those of a trained one are not: so every filter is scaled by a

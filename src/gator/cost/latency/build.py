@@ -113,9 +113,8 @@ class Builder:
 
     # Steps.
 
-    def _time_steps(self) -> None:
+    def _time_steps(self, sides: Sequence[tuple[Segment, int]]) -> None:
         """What times of neighbouring widths show, on either side of layers; of groups that work little nothing is asked."""
-        sides = self._unseen()
         series: dict[tuple[str, int], list[Series]] = {}
         for done, (segment, side) in enumerate(sides):
             self.progress(done, len(sides), f"steps of {segment.title}")
@@ -138,8 +137,6 @@ class Builder:
 
     def _unseen(self) -> list[tuple[Segment, int]]:
         """Layers and sides whose steps are not known from layers as wide as theirs."""
-        for segment in self.segments:
-            self.table.steps.setdefault(segment.group, Steps(Step(1, 1), Step(1, 1)))
         shown = [(segment, side) for segment in self._shown() for side in (0, 1) if segment.whole[side] >= _WIDE]
         widest: dict[tuple[str, int], int] = {}
         for segment, side in shown:
@@ -176,8 +173,11 @@ class Builder:
         """Steps and layers, without whole networks."""
         if not self.table.yardstick_ms:
             self._begin()
-        if self._unseen():
-            self._time_steps()
+        for segment in self.segments:
+            self.table.steps.setdefault(segment.group, Steps(Step(1, 1), Step(1, 1)))
+        unseen = self._unseen()
+        if unseen:
+            self._time_steps(unseen)
             write(self.table, self.path)
         todo = self.missing()
         for key, segment in todo.items():
