@@ -32,7 +32,7 @@ from gator.cost.timing import rounds_worth, timed
 
 NETWORKS, BESIDE = 30, 5  # of random widths, and how many are measured beside the whole one
 WORTH_MS = 1000  # of timing for every network and pass
-SEED = 5519  # not one the tables are calibrated on; take another after a change that was decided on these networks
+SEED = 7741  # not one the tables are calibrated on; take another after a change that was decided on these networks
 
 
 @dataclass(frozen=True)

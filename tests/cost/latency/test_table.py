@@ -68,6 +68,19 @@ def test_borders_count_where_both_sides_are_even(fake) -> None:
     assert layers.parts([15, 15, 15], 0.0)[BORDERS] == 0
 
 
+def test_borders_count_only_beside_layers_that_tell_widths_apart(fake) -> None:
+    """One kind of layer with a layout of its own says nothing of the others."""
+    model, _, graph = small()
+    cost().on(model, graph)
+    table = store.read(file(fake))
+    table.steps = dict.fromkeys(table.steps, Steps(Step(1, 1, seen=64), Step(1, 1, seen=64)))
+    table.steps["linear"] = Steps(Step(8, 8, seen=64), Step(1, 1, seen=64))
+    Builder(model, graph, table, file(fake)).time_layers()
+    layers = Layers(graph, segments_of(graph), table)
+    assert layers.parts([16, 16, 16], 0.0)[BORDERS] == pytest.approx(2 * 16 / 1e6)  # the mean that the last layer reads
+    assert layers.parts([15, 16, 16], 0.0)[BORDERS] == 0
+
+
 @pytest.mark.parametrize(("border", "rest"), [(0.0, 0.0), (2.0, 0.0), (0.0, 3.0), (2.0, 3.0)])
 def test_what_a_network_saves_is_found(border, rest) -> None:
     """And what it does not save stays out, noise or not."""

@@ -40,9 +40,9 @@ class Layers:
             )
         self.entries: list[Entry] = [entry for entry in found if entry is not None]
         self.steps: list[Steps] = [table.steps[segment.group] for segment in segments]
-        # Where all widths are alike, so are layouts.
-        uneven = any(step.even > 1 for steps in self.steps for step in steps.sides)
-        self._borders = borders_of(graph, segments) if uneven else ()
+        # Where all widths are alike, so are layouts: a border is worth nothing unless a layer beside it tells some apart.
+        uneven = {index for index, steps in enumerate(self.steps) if any(step.even > 1 for step in steps.sides)}
+        self._borders = [border for border in borders_of(graph, segments) if uneven & {border.maker, *border.readers}]
         self._live: dict[tuple[int, ...], frozenset[int]] = {}
         self._alone = lru_cache(_REMEMBERED)(self._timed)
 
