@@ -60,6 +60,25 @@ def test_build_show_check(typed) -> None:
     assert result.exit_code == 0, result.output
     assert len(result.output.splitlines()) == 7
     assert "rank correlation 1.000" in result.output
+    other = typed("latency", "check", "NET", "--runtime", "fake", "--threads", "2", "--batch", "4", "--networks", "2")
+    assert "timing" in other.output  # a table that is built says how far it is
+
+
+def test_what_a_table_is_of_is_what_to_ask_for(typed, tmp_path) -> None:
+    table = str(tmp_path / "table.json")
+    typed("latency", "build", "NET", "--runtime", "fake", "--threads", "1", "--batch", "4", "--table", table)
+    found = typed("latency", "check", "NET", "--runtime", "fake", "--threads", "1", "--table", table)
+    words = r"is of another batch: 4, here it is 1\n  Build one here .* or ask for what it is of \(--batch 4, batch=4\)"
+    assert re.search(words, str(found.exception))
+
+
+def test_show_goes_on_after_a_file_that_is_no_table(typed, tmp_path) -> None:
+    typed("latency", "build", "NET", "--runtime", "fake", "--threads", "1")
+    (tmp_path / "cache" / "latency" / "a.json").write_bytes(b"\xff")
+    shown = typed("latency", "show")
+    assert shown.exit_code == 0
+    assert "cannot be read as a latency table" in shown.output
+    assert "steps of 8 channels" in shown.output
 
 
 def test_errors(typed) -> None:

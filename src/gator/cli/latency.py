@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Annotated
 
@@ -9,12 +11,14 @@ import typer
 
 from gator import zoo
 from gator.cli.inspect import shape_of
-from gator.cost.latency.build import Builder
+from gator.cost.latency.build import Progress
 from gator.cost.latency.calibrate import mape, spearman
 from gator.cost.latency.check import checked
 from gator.cost.latency.latency import Latency
+from gator.cost.latency.segments import segments_of
 from gator.cost.latency.store import cache_folder, read
-from gator.cost.latency.table import Table
+from gator.cost.latency.table import Table, network_name
+from gator.errors import FileError
 from gator.graph.trace import trace
 
 commands = typer.Typer(help="Latency tables: how long the layers of a network take on this device.", no_args_is_help=True)
@@ -27,6 +31,7 @@ Dtype = Annotated[str, typer.Option("--dtype", help="float32, float16, bfloat16 
 ChannelsLast = Annotated[bool, typer.Option("--channels-last", help="PyTorch's channels_last layout.")]
 Device = Annotated[str, typer.Option("--device", help="cpu or cuda.")]
 Input = Annotated[str, typer.Option("--input", help="Shape of the input, for example 1,3,224,224.")]
+Classes = Annotated[int, typer.Option("--classes", help="Answers the network gives; 0 for as many as its name implies.")]
 File = Annotated[str, typer.Option("--table", help="The file of the table, instead of the one in the cache folder.")]
 
 
@@ -40,27 +45,39 @@ def build(
     channels_last: ChannelsLast = False,
     device: Device = "cpu",
     input: Input = "",
+    classes: Classes = 0,
     table: File = "",
 ) -> None:
     """Time the layers of a network; what is in the table already stays, and a build that was stopped goes on."""
-    from rich.progress import Progress, TextColumn, TimeElapsedColumn
-
     cost = Latency(runtime, "table", batch or None, threads or None, channels_last, dtype, device)
-    network = zoo.build(name, example_inputs=shape_of(input) if input else None)
+    network = zoo.build(name, example_inputs=shape_of(input) if input else None, classes=classes)
     graph = trace(network.model, network.example_inputs)
-    path, found = cost.found_for(graph, Path(table) if table else None)
-    with Progress(*Progress.get_default_columns(), TimeElapsedColumn(), TextColumn("{task.fields[what]}")) as bar:
-        task = bar.add_task("timing", what="")
-        builder = Builder(
-            network.model,
-            graph,
-            found,
-            path,
-            lambda done, total, what: bar.update(task, completed=done, total=total, what=what),
-        )
-        calibration = builder.build()
-        bar.update(task, completed=1, total=1, what="done")
+    with _bar() as progress:
+        path, found = cost.built(network.model, graph, Path(table) if table else None, progress)
+    calibration = found.calibrations[network_name(segments_of(graph))]
     typer.echo(f"{path}\n{found.key}\n{name}: {calibration.whole_ms:.3g} ms; {calibration}")
+
+
+@contextmanager
+def _bar() -> Iterator[Progress]:
+    """A bar that is there as soon as something is timed."""
+    from rich import progress
+
+    bar = progress.Progress(
+        *progress.Progress.get_default_columns(), progress.TimeElapsedColumn(), progress.TextColumn("{task.fields[what]}")
+    )
+    task = bar.add_task("timing", what="")
+
+    def told(done: int, total: int, what: str) -> None:
+        bar.start()
+        bar.update(task, completed=done, total=total, what=what)
+
+    try:
+        yield told
+        bar.update(task, completed=1, total=1, what="done")
+    finally:
+        if bar.live.is_started:
+            bar.stop()
 
 
 @commands.command("show")
@@ -73,7 +90,13 @@ def show(
     if not paths:
         typer.echo(f"no tables in {cache_folder() / 'latency'}; gator latency build makes one")
     for path in paths:
-        typer.echo(f"{path}\n{shown(read(path), layers=layers)}\n")
+        try:
+            text = shown(read(path), layers=layers)
+        except FileError as error:
+            if table:
+                raise
+            text = f"  {error}"  # the others can be shown
+        typer.echo(f"{path}\n{text}\n")
 
 
 def shown(table: Table, *, layers: bool) -> str:
@@ -100,14 +123,16 @@ def check(
     channels_last: ChannelsLast = False,
     device: Device = "cpu",
     input: Input = "",
+    classes: Classes = 0,
     table: File = "",
     networks: Annotated[int, typer.Option("--networks", help="How many networks of random widths to measure.")] = 10,
 ) -> None:
     """Measure networks of random widths and print them beside what the table says."""
     cost = Latency(runtime, "table", batch or None, threads or None, channels_last, dtype, device, table=table)
-    network = zoo.build(name, example_inputs=shape_of(input) if input else None)
+    network = zoo.build(name, example_inputs=shape_of(input) if input else None, classes=classes)
     graph = trace(network.model, network.example_inputs)
-    found = checked(network.model, graph, cost, networks)
+    with _bar() as progress:
+        found = checked(network.model, graph, cost, networks, progress)
     typer.echo("predicted ms   measured ms   off by")
     for predicted, measured in found:
         typer.echo(f"{predicted:12.3f}  {measured:12.3f}  {predicted / measured - 1:+7.1%}")

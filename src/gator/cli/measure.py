@@ -10,8 +10,9 @@ from torch import nn
 
 from gator import zoo
 from gator.cli.inspect import shape_of
-from gator.cli.latency import Batch, ChannelsLast, Device, Dtype, Input, Runtime, Threads
+from gator.cli.latency import Batch, ChannelsLast, Classes, Device, Dtype, Input, Runtime, Threads
 from gator.cost.denormals import denormals_of
+from gator.cost.latency.quiet import undisturbed
 from gator.cost.latency.runtime import runtime_of
 from gator.cost.latency.setup import made_setup
 from gator.cost.latency.stopwatch import Stopwatch
@@ -33,6 +34,7 @@ def measure(
     channels_last: ChannelsLast = False,
     device: Device = "cpu",
     input: Input = "",
+    classes: Classes = 0,
     rounds: Annotated[int, typer.Option("--rounds", help="How often each is run, in turns.")] = 30,
     layers: Annotated[int, typer.Option("--layers", help="How many layers to list, the slowest first.")] = 12,
 ) -> None:
@@ -42,13 +44,14 @@ def measure(
     if rounds < 1:
         raise GatorError(f"--rounds {rounds}; expected 1 or more")
     inputs = shape_of(input) if input else None
-    network = zoo.build(name, example_inputs=inputs)
+    network = zoo.build(name, example_inputs=inputs, classes=classes)
     described = describe(network.example_inputs)
     models: list[tuple[str, nn.Module]] = [(name, network.model.eval())]
     if against:
-        models.append((against, _other(against, name, described, inputs)))
+        models.append((against, _other(against, name, described, inputs, classes)))
     watch = Stopwatch(setup, described, rounds)
-    timings = watch.times([watch.prepare(model) for _, model in models])
+    runs = [watch.prepare(model) for _, model in models]
+    timings = undisturbed(lambda: watch.times(runs))
     typer.echo(watch.conditions)
     args, kwargs = described.random(batch=setup.batch)
     call = args or kwargs
@@ -58,15 +61,16 @@ def measure(
         if found:
             typer.echo(f"  {found}")
     if against:
-        typer.echo(f"{against} takes {timings[1].median_ms / timings[0].median_ms:.3f} of the time of {name}")
+        share = timings[1].mean_ms / timings[0].mean_ms
+        typer.echo(f"{against} takes {share:.3f} of the time of {name}, on average over {rounds} rounds in turns")
     for label, model in models:
         _breakdown(label, model, watch, described, layers)
 
 
-def _other(against: str, name: str, described: Inputs, inputs: object) -> nn.Module:
+def _other(against: str, name: str, described: Inputs, inputs: object, classes: int) -> nn.Module:
     if Path(against).suffix == ".safetensors":
-        return load(against, zoo.build(name, example_inputs=inputs).model).eval()
-    other = zoo.build(against, example_inputs=inputs)
+        return load(against, zoo.build(name, example_inputs=inputs, classes=classes).model).eval()
+    other = zoo.build(against, example_inputs=inputs, classes=classes)
     if describe(other.example_inputs).leaves != described.leaves:
         raise GatorError(f"{against} takes other inputs than {name}; give both the same with --input")
     return other.model.eval()

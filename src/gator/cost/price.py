@@ -27,8 +27,8 @@ class Priced(Protocol):
     """The prices of one network, which a cost gives when it is put on it. Any object with these two methods will do.
 
     It may also have `measured(network)`, what a finished network really costs: a target is then met by that figure. With
-    `tolerance`, a share of the target, the prediction is only an estimate, and every network is measured; `seen(network,
-    widths)` then gives prices that are right for a network that was looked at.
+    `tolerance`, a share of the target, the prediction is only an estimate, and every network is measured; `seen(widths,
+    cost)` then gives prices that are right for a network of these widths, which was measured to cost so much.
     """
 
     def total(self, widths: Widths) -> float:
@@ -49,6 +49,19 @@ class Cost(Protocol):
     """
 
     def on(self, model: nn.Module, graph: Hypergraph) -> Priced: ...
+
+
+def priced_again(cost: Cost, model: nn.Module, graph: Hypergraph, wholes: Any) -> Priced:
+    """Prices of a network that was priced before, or cut from one that was; `wholes` is what those prices had."""
+    again = None if wholes is None else getattr(cost, "again", None)
+    found: Priced = cost.on(model, graph) if again is None else again(model, graph, wholes)
+    return found
+
+
+def handed_on(priced: Priced, model: nn.Module, graph: Hypergraph) -> Any:
+    """The `wholes` for a network cut from the one that has these prices."""
+    hand_on = getattr(priced, "handed_on", None)
+    return getattr(priced, "wholes", None) if hand_on is None else hand_on(model, graph)
 
 
 @dataclass(frozen=True)

@@ -6,6 +6,7 @@ meets the real one: never above it, and below by no more than the tolerance, if 
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable
 
 import numpy as np
@@ -22,15 +23,19 @@ _MEASUREMENTS = 8
 _ATTEMPTS = 24
 Attempt = Callable[[float], Alive]  # the living channels whose predicted cost is at most this
 Masks = dict[str, NDArray[np.bool_]]
+log = logging.getLogger("gator")
 
 
 def meeting(
     graph: Hypergraph, priced: Priced, attempt: Attempt, cut: Callable[[Masks], nn.Module], target: float, *, unit: str
-) -> Alive:
-    """Living channels that meet the target; where the cost of the finished network can be measured, it is."""
+) -> tuple[Alive, float | None]:
+    """Living channels that meet the target; where the cost of the finished network can be measured, it is.
+
+    Where prices are only estimates, also what it was measured to cost.
+    """
     measured = getattr(priced, "measured", None)
     if measured is None:
-        return attempt(target)
+        return attempt(target), None
     tolerance: float = getattr(priced, "tolerance", 0.0)
 
     def cost(alive: Alive) -> float:
@@ -40,16 +45,24 @@ def meeting(
         found: float = measured(cut(kept))
         return found
 
-    return corrected(attempt, cost, target, tolerance=tolerance, unit=unit)
+    alive, found = corrected(attempt, cost, target, tolerance=tolerance, unit=unit)
+    return alive, found if tolerance else None
 
 
-def corrected(attempt: Attempt, measure: Callable[[Alive], float], target: float, *, tolerance: float, unit: str) -> Alive:
+def corrected(
+    attempt: Attempt, measure: Callable[[Alive], float], target: float, *, tolerance: float, unit: str
+) -> tuple[Alive, float]:
     """As `meeting`, for any way to measure what is left."""
     below, above = 0.0, np.inf  # predicted costs that are too low or measured to meet the target, and those measured not to
     middle = target * (1 - tolerance / 2)  # of what is near enough: measurements err to either side
     known = {target: attempt(target)}  # raises what cannot be reached
-    met = not tolerance or (known[target] == attempt(np.inf)).all()  # exactly, or without closing anything
+    everything = attempt(np.inf) if tolerance else None
+    met = everything is None or (known[target] == everything).all()  # exactly, or without closing anything
     wanted, best, tried = target if met else middle, None, dict[bytes, float]()
+
+    def near(cost: float) -> bool:
+        return cost <= target and (not tolerance or cost >= target * (1 - tolerance))
+
     for _ in range(_ATTEMPTS):
         try:
             alive = known[wanted] if wanted in known else attempt(wanted)
@@ -61,10 +74,12 @@ def corrected(attempt: Attempt, measure: Callable[[Alive], float], target: float
             if len(tried) == _MEASUREMENTS:
                 break
             tried[alive.tobytes()] = measure(alive)
+            if tolerance and near(tried[alive.tobytes()]):  # by luck, perhaps
+                tried[alive.tobytes()] = (tried[alive.tobytes()] + measure(alive)) / 2
         cost = tried[alive.tobytes()]
         if cost <= target and (best is None or cost > best[1]):
             best = (alive, cost)
-        if cost <= target and (not tolerance or cost >= target * (1 - tolerance)):
+        if near(cost):
             break
         below, above = (max(below, wanted), above) if cost <= target else (below, min(above, wanted))
         # What counts exactly misses a constant; what is estimated is off by a factor.
@@ -76,4 +91,9 @@ def corrected(attempt: Attempt, measure: Callable[[Alive], float], target: float
             f"the target of {shown(target, unit)} was not met: the lowest measured of {len(tried)} networks tried was "
             f"{shown(min(tried.values()), unit)}\n  Raise the target, or loosen min_width, round_to, keep or fixed."
         )
-    return best[0]
+    if everything is not None and not near(best[1]) and (best[0] != everything).any():
+        log.warning(
+            "the target of %s is met with %s: of %d networks that were measured none comes nearer",
+            shown(target, unit), shown(best[1], unit), len(tried),
+        )  # fmt: skip
+    return best

@@ -97,7 +97,7 @@ def one_shot(
     if per_cost and getattr(priced, "tolerance", 0.0) > 0:
         # What is measured has kinks. Prices by FLOPs have none, and may lead to where more is kept.
         steering = (priced, Flops().on(model, graph))
-    after = meeting(
+    after, _ = meeting(
         graph,
         priced,
         lambda budget: _closed(graph, priced, limits, scores, budget, unit, steering),

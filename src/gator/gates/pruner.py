@@ -16,7 +16,7 @@ from torch.optim import Optimizer
 
 from gator.cost.budget import parse_target
 from gator.cost.by_name import cost_of
-from gator.cost.price import Cost, Priced
+from gator.cost.price import Cost, Priced, handed_on, priced_again
 from gator.errors import GatorError
 from gator.gates.attach import GatedForward, attach, detach, gates_off
 from gator.gates.controller import Controller
@@ -80,9 +80,8 @@ class Pruner:
         if not self.graph.edges:
             raise GatorError("this network has no channels that could be removed; graph.explain(layer) says why")
         self._limits = Limits.of(self.graph, min_width, round_to, keep)
-        wholes = None if state is None else state.get("wholes")
-        again = None if wholes is None else getattr(self.cost, "again", None)
-        self.priced: Priced = self.cost.on(model, self.graph) if again is None else again(model, self.graph, wholes)
+        self._check_unit(state or {})
+        self.priced: Priced = priced_again(self.cost, model, self.graph, (state or {}).get("wholes"))
         self._limits = self._limits.in_steps_of(self.priced)
         self.whole_cost = self.priced.total([edge.width for edge in self.graph.edges])
         self.target = None if target is None else parse_target(target, self.whole_cost, self.unit)
@@ -210,16 +209,18 @@ class Pruner:
         """What these channels cost. An estimate is made right close to the target: what closes before, closes for good."""
         assert self.target is not None
         widths = np.bincount(self.gates.edge_of[alive], minlength=len(self.graph.edges))
-        seen = getattr(self.priced, "seen", None)
-        if seen is not None and not self._looked and self.priced.total(widths) <= _NEAR * self.target:
+        if hasattr(self.priced, "seen") and not self._looked and self.priced.total(widths) <= _NEAR * self.target:
             self._looked = True
             now = self.gates.living()
-            self.priced = seen(
-                self._measurable(self.graph.masks_of(now)),
-                np.bincount(self.gates.edge_of[now], minlength=len(self.graph.edges)),
-            )
-            self._loss = ComputationalLoss(self.priced, self.gates, self._gated, whole=self._loss.whole)
+            self._priced_as(now, self.priced.measured(self._measurable(self.graph.masks_of(now))))  # type: ignore[attr-defined]
         return self.priced.total(widths)
+
+    def _priced_as(self, alive: NDArray[np.bool_], cost: float) -> None:
+        """From here on by what these channels were measured to cost, where prices can learn from that."""
+        seen = getattr(self.priced, "seen", None)
+        if seen is not None:
+            self.priced = seen(np.bincount(self.gates.edge_of[alive], minlength=len(self.graph.edges)), cost)
+            self._loss = ComputationalLoss(self.priced, self.gates, self._gated, whole=self._loss.whole)
 
     def _open(self, alive: NDArray[np.bool_], logits: Scores, limits: Limits) -> NDArray[np.bool_]:
         """The channels that stay: those that pass more often than not, and as many more as the limits ask for."""
@@ -276,12 +277,15 @@ class Pruner:
             raise GatorError("project() needs a target; this pruner was given alpha=")
         if self.finished:
             return
-        self._keep_only(self._projected(self.target))
+        alive, cost = self._projected(self.target)
+        self._keep_only(alive)
+        if cost is not None:
+            self._priced_as(alive, cost)
         self.gates.held = torch.zeros_like(self.gates.held)
         self.finished, self._forward.noisy, self.alpha = True, False, 0.0
 
-    def _projected(self, target: float) -> NDArray[np.bool_]:
-        """The living channels that meet the target; where a cost can be measured on the finished network, it is."""
+    def _projected(self, target: float) -> tuple[NDArray[np.bool_], float | None]:
+        """The living channels that meet the target and, where costs are estimated, what they were measured to cost."""
         scores, living = self._scores(), self.gates.living()
         return meeting(
             self.graph,
@@ -315,7 +319,7 @@ class Pruner:
         """
         if self.target is None or self.finished:
             return self._cut(self.kept, keep_class=keep_class)
-        return self._cut(self.graph.masks_of(self._projected(self.target)), keep_class=keep_class)
+        return self._cut(self.graph.masks_of(self._projected(self.target)[0]), keep_class=keep_class)
 
     def _cut(self, kept: Mapping[str, Any], *, keep_class: bool | None, verify: bool = True) -> nn.Module:
         with gates_off(self._forward):
@@ -353,22 +357,9 @@ class Pruner:
             self.gates.logits.copy_(origin.carried(old.logits.detach()))
             self.gates.momentum.copy_(origin.carried(old.momentum))
             self.gates.held = origin.carried(old.held.to(old.logits.dtype)) == 1
-        self.priced = self._priced_again(self._handed_on())
+        with gates_off(self._forward):
+            self.priced = priced_again(self.cost, self.model, self.graph, handed_on(self.priced, self.model, self.graph))
         self._loss = ComputationalLoss(self.priced, self.gates, self._gated, whole=self._loss.whole)
-
-    def _handed_on(self) -> Any:
-        hand_on = getattr(self.priced, "handed_on", None)
-        if hand_on is None:
-            return getattr(self.priced, "wholes", None)
-        with gates_off(self._forward):
-            return hand_on(self.model, self.graph)
-
-    def _priced_again(self, wholes: Any) -> Priced:
-        """Prices of the smaller network, in the unit of the first."""
-        again = getattr(self.cost, "again", None)
-        with gates_off(self._forward):
-            found: Priced = self.cost.on(self.model, self.graph) if again is None else again(self.model, self.graph, wholes)
-        return found
 
     def detach(self) -> None:
         """Take the gates off: the model computes as it did before, with all its channels."""
@@ -388,6 +379,7 @@ class Pruner:
         """Everything that is needed to go on: gates, closed channels, momentum, and where the controller is."""
         return {
             "format": FORMAT,
+            "unit": self.unit,
             "edges": {edge.name: edge.width for edge in self.graph.edges},
             "logits": self.gates.logits.detach().clone(),
             "alive": self.gates.alive.clone(),
@@ -405,6 +397,12 @@ class Pruner:
             "steps_skipped": self.steps_skipped,
         }
 
+    def _check_unit(self, state: Mapping[str, Any]) -> None:
+        """Figures of a state must be figures of what is counted here."""
+        unit = state.get("unit", self.unit)
+        if unit != self.unit:
+            raise GatorError(f"the state was saved with a cost in {unit}, this one is in {self.unit}; pass the same cost=")
+
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Go on from a checkpoint of the same network, cut as it was then. On an error nothing has changed."""
         missing = [key for key in self.state_dict() if key not in state]
@@ -412,6 +410,7 @@ class Pruner:
             raise GatorError(f"this is not the state of a pruner: it has no {missing[0]!r}")
         if state["format"] > FORMAT:
             raise GatorError(f"the state has format {state['format']}, this version reads up to {FORMAT}; upgrade gator")
+        self._check_unit(state)
         here = [(edge.name, edge.width) for edge in self.graph.edges]
         for then, now in itertools.zip_longest(state["edges"].items(), here):
             if then != now:
@@ -424,6 +423,10 @@ class Pruner:
             raise GatorError(f"the state was saved with keep={state['keep']}; make the pruner with the same, not {self._keep}")
         if (self.target is None) != (state["target"] is None):
             raise GatorError("the state was saved with target= and this pruner has alpha=, or the other way round")
+        priced, wholes = self.priced, state["wholes"]
+        if wholes is not None and wholes != getattr(priced, "wholes", None):
+            with gates_off(self._forward):
+                priced = priced_again(self.cost, self.model, self.graph, wholes)
         device = self.gates.logits.device
         with torch.no_grad():
             self.gates.logits.copy_(state["logits"])
@@ -431,9 +434,8 @@ class Pruner:
         self.gates.alive = state["alive"].to(device).clone()
         self.gates.held = state["held"].to(device).clone()
         self._limits = Limits(np.array(state["least"], dtype=np.int64), self._limits.round_to)
-        if state["wholes"] is not None and state["wholes"] != getattr(self.priced, "wholes", None):
-            self.priced = self._priced_again(state["wholes"])
-            self._loss = ComputationalLoss(self.priced, self.gates, self._gated, whole=state["whole"])
+        if priced is not self.priced:
+            self.priced, self._loss = priced, ComputationalLoss(priced, self.gates, self._gated, whole=state["whole"])
         self._loss.whole, self.whole_cost = state["whole"], state["whole_cost"]
         self.target, self.alpha, self.finished = state["target"], state["alpha"], state["finished"]
         self.steps_taken, self.steps_skipped = state["steps_taken"], state["steps_skipped"]

@@ -16,7 +16,7 @@ from gator.errors import CutError
 from gator.graph.labels import Axis
 from gator.graph.program import Call, Ref, map_refs
 from gator.surgery.rewrite import static_arguments
-from gator.surgery.slice import narrowed
+from gator.surgery.slice import narrowed, without_denormals_
 
 if TYPE_CHECKING:
     from gator.surgery.emit import Emitter
@@ -157,7 +157,7 @@ def _compressed(tensor: torch.Tensor, axes: Sequence[Axis]) -> torch.Tensor:
 def _shrunk(tensor: torch.Tensor, shape: Sequence[int]) -> torch.Tensor:
     for axis, size in enumerate(shape):
         tensor = tensor.narrow(axis, 0, min(size, tensor.shape[axis]))
-    return tensor.clone()
+    return without_denormals_(tensor.clone())
 
 
 def _only_broadcast(emitter: Emitter, value: int) -> bool:

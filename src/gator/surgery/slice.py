@@ -15,6 +15,7 @@ from gator.surgery.layers import touched_layers, update_fields_
 from gator.surgery.plan import Mask, Plan
 
 aten = torch.ops.aten
+_WIDE = (torch.float32, torch.float64, torch.bfloat16)  # with numbers down to 1e-38 and below
 
 
 def narrowed(tensor: torch.Tensor, axes: list[Mask | None]) -> torch.Tensor:
@@ -30,10 +31,20 @@ def narrowed(tensor: torch.Tensor, axes: list[Mask | None]) -> torch.Tensor:
 
 
 def without_denormals_(tensor: torch.Tensor) -> torch.Tensor:
-    """The tensor with zeros for numbers that are too small for a processor's fast path, and for anyone to notice."""
-    if tensor.dtype.is_floating_point and tensor.device.type == "cpu":
-        tensor[tensor.abs() < torch.finfo(tensor.dtype).tiny] = 0
+    """The tensor with zeros for numbers that are too small for a processor's fast path, and for anyone to notice.
+
+    Those of half precision are neither: processors compute with them in single precision, where they are nothing special.
+    """
+    if tensor.dtype in _WIDE:
+        tensor.masked_fill_(tensor.abs() < torch.finfo(tensor.dtype).tiny, 0)
     return tensor
+
+
+@torch.no_grad()
+def flush_denormals_(model: nn.Module) -> None:
+    """The same for all parameters and buffers: training makes new ones where nothing but weight decay pulls."""
+    for tensor in (*model.parameters(), *model.buffers()):
+        without_denormals_(tensor)
 
 
 def sliced_copy(model: nn.Module, plan: Plan) -> nn.Module:

@@ -33,6 +33,7 @@ def _latency(recipe: Recipe, device: str) -> Latency:
         batch=settings.batch,
         threads=settings.threads or recipe.run.threads or None,
         channels_last=recipe.run.channels_last and settings.runtime in _LAYOUTS,
+        dtype=settings.dtype,
         device=device if settings.device == "auto" else settings.device,
         rounds=settings.rounds,
         table=settings.table,

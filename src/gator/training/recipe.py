@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from gator.cost.latency.setup import DEVICES
+from gator.cost.latency.setup import DEVICES, DTYPES
 from gator.errors import RecipeError
 
 SCHEDULES = ("cosine", "steps", "constant")
@@ -95,6 +95,7 @@ class LatencySettings:
     rounds: int = 30
     device: str = "auto"  # "auto": that of the run
     threads: int = 0  # 0: as many as the run
+    dtype: str = "float32"  # of the network where it is used, whatever it is trained in
     table: str = ""  # a file, instead of the one in the cache folder
     other_device: bool = False  # the table is of another device, and its times are what is wanted
 
@@ -167,6 +168,7 @@ def check(recipe: Recipe) -> Recipe:
     _need(recipe.finetune.recalibrate >= 0, "finetune.recalibrate", recipe.finetune.recalibrate, "zero or more batches")
     _one_of("latency.method", recipe.latency.method, ("table", "probe"))
     _one_of("latency.device", recipe.latency.device, ("auto", *DEVICES))
+    _one_of("latency.dtype", recipe.latency.dtype, tuple(DTYPES))
     _need(recipe.latency.threads >= 0, "latency.threads", recipe.latency.threads, "zero (as many as the run) or more")
     if recipe.latency.other_device and not recipe.latency.table:
         raise RecipeError("latency.other_device needs latency.table, the file that was made on the other device")

@@ -56,9 +56,9 @@ class Result:
 
 
 def with_latencies(found: Sequence[Figures], networks: Sequence[nn.Module], watch: Stopwatch) -> list[Figures]:
-    """The figures of these networks with the median and spread of their times, all of them taking turns."""
-    timings = watch.times([watch.prepare(network) for network in networks])
-    return [replace(one, latency_ms=t.median_ms, latency_spread_ms=t.spread_ms) for one, t in zip(found, timings, strict=True)]
+    """The figures of these networks with the mean and spread of their times, all of them taking turns."""
+    timings = watch.certain_times([watch.prepare(network) for network in networks])
+    return [replace(one, latency_ms=t.mean_ms, latency_spread_ms=t.spread_ms) for one, t in zip(found, timings, strict=True)]
 
 
 def figures(network: nn.Module, one: Tensor, accuracy: float) -> Figures:

@@ -24,6 +24,7 @@ from gator.errors import FileError, RunError
 from gator.files.save import read_packed, save, unpacked
 from gator.gates.pruner import Pruner
 from gator.graph.inputs import describe
+from gator.surgery.slice import flush_denormals_
 from gator.together import by_first
 from gator.training.checkpoint import State, checkpoints, load_optimizer_, parameters_in_order, write_checkpoint
 from gator.training.costs import cost_for, setup_for
@@ -260,6 +261,7 @@ class Run:
             return
         assert self.loop is not None
         network = self.loop.network.eval()
+        flush_denormals_(network)
         accuracy, _ = self._evaluate(network)
         file = self.folder.round_file(stage.round)
         self._written(lambda: save(network, file))

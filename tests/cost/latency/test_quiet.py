@@ -30,7 +30,7 @@ def test_else_the_one_that_was_disturbed_least(monkeypatch) -> None:
     assert measured(monkeypatch, 1.5, 0.5, 0.9) == (2, 3)
 
 
-@pytest.mark.parametrize("text", ["", "cpu one two"])
+@pytest.mark.parametrize("text", ["", "cpu one two", "cpu 1 2 3"])
 def test_where_nobody_knows_the_first_one_counts(monkeypatch, tmp_path, text) -> None:
     (tmp_path / "stat").write_text(text)
     monkeypatch.setattr(quiet, "_STAT", tmp_path / "stat")

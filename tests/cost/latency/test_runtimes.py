@@ -14,12 +14,13 @@ import gator
 from gator.cost.denormals import denormals_of
 from gator.cost.latency import machine, pages
 from gator.cost.latency.draws import kept_of
-from gator.cost.latency.onnx_runtime import written_as_onnx
+from gator.cost.latency.onnx_runtime import bound, written_as_onnx
 from gator.cost.latency.part import Part
 from gator.cost.latency.runtime import RUNTIMES, runtime_of
 from gator.cost.latency.segments import segments_of
 from gator.cost.latency.setup import made_setup
 from gator.cost.timing import timed
+from gator.surgery.slice import flush_denormals_
 
 
 def setup(name: str, **settings):
@@ -50,6 +51,18 @@ def test_networks_run_and_say_where_their_time_goes(name) -> None:
     assert torch.get_num_threads() == before
     assert not any(module._forward_hooks for module in model.modules())
     assert found.versions()
+
+
+def test_onnx_runtime_leaves_tensors_on_the_device() -> None:
+    """As it does where there is a GPU; here the device is the CPU."""
+    pytest.importorskip("onnxruntime")
+    model, _, graph = small()
+    here = setup("onnxruntime", batch=3)
+    with here.on():
+        call = here.call(graph.inputs)
+        session, feed = RUNTIMES["onnxruntime"]._session(model, call, here, profile="")
+        (result,) = bound(session, feed, "cpu")()
+        assert torch.allclose(torch.as_tensor(result.numpy()), model(*call[0]), atol=1e-4)
 
 
 def test_channels_last_and_types() -> None:
@@ -231,6 +244,20 @@ def test_denormals_are_counted_and_do_not_survive_a_cut() -> None:
         # Processor time, of the one thread that tests have: nobody else's work is in it.
         dense, small_ = timed([lambda: clean(x), lambda: narrow(x)], rounds=15, clock=time.thread_time)
     assert small_.median_ms < 1.3 * dense.median_ms  # where denormals are slow, several times as long with them
+
+
+def test_denormals_of_any_network_are_flushed_and_half_precision_is_left_alone() -> None:
+    """Weight decay makes new ones after the cut. What is denormal in half precision is no small number."""
+    for dtype, left in ((torch.float32, 0.0), (torch.bfloat16, 0.0), (torch.float16, 1e-6)):
+        model = nn.BatchNorm1d(3).to(dtype)
+        tiny = left or 1e-40
+        with torch.no_grad():
+            model.weight.fill_(tiny)
+            model.running_mean.fill_(-tiny)
+        flush_denormals_(model)
+        assert model.weight.requires_grad
+        assert model.weight.tolist() == pytest.approx([left] * 3, rel=0.1)
+        assert model.running_mean.tolist() == pytest.approx([-left] * 3, rel=0.1)
 
 
 def test_the_older_exporter_failing_leaves_it_to_the_newer(monkeypatch) -> None:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import subprocess
+import sys
 from dataclasses import replace
 from pathlib import Path
 
@@ -224,6 +226,59 @@ def test_a_build_that_was_stopped_goes_on(fake) -> None:
     assert fake.prepared < 150
     assert told[0][:2] == (0, sum(len(e.ms) for e in table.entries.values()) - timed)
     assert told[-1][2] == "whole networks, again"
+
+
+def test_whole_networks_that_were_measured_are_not_measured_again(fake) -> None:
+    model, _, graph = small()
+    path, table = cost().found_for(graph)
+    heard: list[str] = []
+
+    def stopped(done: int, total: int, what: str) -> None:
+        heard.append(what)
+        if (done, what) == (30, "whole networks, again"):
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        Builder(model, graph, table, path, stopped).build()
+    _, again = cost().found_for(graph)
+    (begun,) = again.begun.values()
+    assert len(begun) == 30
+    fake.prepared, told = 0, []
+    Builder(model, graph, again, path, lambda *what: told.append(what)).build()
+    assert [done for done, *_ in told] == list(range(30, 48, 3))
+    assert fake.prepared == 1 + 18  # the network itself, and those that were left
+    assert not again.begun
+    whole = Table(table.key)
+    Builder(model, graph, whole, path.with_name("other.json")).build()
+    assert whole.timed == again.timed
+
+
+def test_two_processes_build_one_table(fake, tmp_path) -> None:
+    """The second one waits for the first, and finds what it has timed."""
+    model, _, graph = small()
+    path, _ = cost().found_for(graph)
+    code = "import sys, time; from pathlib import Path; from gator.cost.latency.store import locked\n"
+    code += "with locked(Path(sys.argv[1])): print('in', flush=True); time.sleep(1); Path(sys.argv[2]).touch()"
+    with subprocess.Popen([sys.executable, "-c", code, str(path), str(tmp_path / "left")], stdout=subprocess.PIPE) as other:
+        assert other.stdout is not None
+        assert other.stdout.readline() == b"in\n"
+        cost().built(model, graph)
+        assert (tmp_path / "left").exists()
+    fake.prepared = 0
+    cost().built(model, graph)
+    assert not fake.prepared
+
+
+def test_files_that_cannot_be_read_or_written(fake, tmp_path, monkeypatch) -> None:
+    model, _, graph = small()
+    (tmp_path / "weights.json").write_bytes(bytes(range(128, 256)))
+    with pytest.raises(gator.FileError, match=r"weights.json cannot be read as a latency table"):
+        gator.Latency("fake", threads=1, table=tmp_path / "weights.json").on(model, graph)
+    (tmp_path / "file").touch()
+    monkeypatch.setenv("GATOR_CACHE", str(tmp_path / "file"))
+    with pytest.raises(gator.FileError, match=r"cannot be written: Not a directory\n  Set \$GATOR_CACHE"):
+        cost().built(model, graph)
+    assert not fake.prepared
 
 
 def test_to_json_and_back(fake) -> None:

@@ -1,7 +1,6 @@
 """Building a table for a network: steps, then layers over the grid, then whole networks; saved as it goes.
 
-Whatever is in the table already is not timed again, so a build that was stopped goes on where it was; of whole networks, which
-are measured twice, all or none are kept.
+Whatever is in the table already is not timed again, so a build that was stopped goes on where it was.
 """
 
 from __future__ import annotations
@@ -12,8 +11,8 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property, partial
 from pathlib import Path
-from typing import TypeVar
 
+import numpy as np
 import torch
 from torch import nn
 
@@ -47,11 +46,11 @@ _ROUNDS = 50  # of what is always the same
 _PASSES, _BESIDE = 2, 3  # times that networks are measured, minutes apart; and how many beside the network itself
 _CHANNELS, _PIXELS, _EXAMPLES, _SEVERAL = 64, 28, 4, 6
 log = logging.getLogger("gator")
-T = TypeVar("T")
 Progress = Callable[[int, int, str], None]  # done, of how many, what
 
 
-def _logged(done: int, total: int, what: str) -> None:
+def logged(done: int, total: int, what: str) -> None:
+    """Progress as lines of the library's log."""
     if total:
         log.info("latency table: %d of %d, %s", done, total, what)
 
@@ -64,7 +63,7 @@ class Builder:
     graph: Hypergraph
     table: Table
     path: Path
-    progress: Progress = _logged
+    progress: Progress = logged
 
     def __post_init__(self) -> None:
         self.setup = self.table.key.setup
@@ -72,6 +71,12 @@ class Builder:
         self.segments = segments_of(self.graph)
         self.name = network_name(self.segments)
         self.watch = Stopwatch(self.setup, self.graph.inputs, _ROUNDS)
+
+    def complete(self, *, layers_alone: bool) -> bool:
+        """Whether nothing is left to be timed, or nothing of layers."""
+        known = all(segment.group in self.table.steps for segment in self.segments)
+        layers = known and not self._unseen() and not self.missing()
+        return layers and (layers_alone or self.name in self.table.calibrations)
 
     def build(self) -> Calibration:
         """The calibration of this network, made now or before."""
@@ -217,16 +222,20 @@ class Builder:
         itself = [edge.width for edge in self.graph.edges]
         whole = self.watch.prepare(self._network(itself))
         drawn = list(self._drawn())
-        found: list[list[tuple[float, float]]] = [[] for _ in drawn]  # milliseconds, and those of the network itself
-        for done, (number, some) in enumerate(itertools.product(range(_PASSES), _chunks(range(len(drawn)), _BESIDE))):
-            self.progress(done, _PASSES * -(-len(drawn) // _BESIDE), f"whole networks, {('once', 'again')[number]}")
-            runs = [whole, *(self.watch.prepare(self._network(drawn[index])) for index in some)]
-            own, *others = self._times_of_networks(runs)
-            for index, other in zip(some, others, strict=True):
-                found[index].append((other.mean_ms, own.mean_ms))
-        times = [[sum(ms) for ms in zip(*passes, strict=True)] for passes in found]
-        shares = [(widths, ms / own) for widths, (ms, own) in zip(drawn, times, strict=True)]
-        self.table.timed[self.name] = [(itself, sum(own for _, own in times) / len(times) / _PASSES), *shares]
+        begun = self.table.begun.setdefault(self.name, [])
+        if [widths for widths, *_ in begun] != (_PASSES * drawn)[: len(begun)]:
+            begun.clear()  # they were drawn for other steps
+        while len(begun) < _PASSES * len(drawn):
+            number, first = divmod(len(begun), len(drawn))
+            some = drawn[first : first + _BESIDE]
+            self.progress(len(begun), _PASSES * len(drawn), f"whole networks, {('once', 'again')[number]}")
+            own, *others = self._times_of_networks([whole, *(self.watch.prepare(self._network(widths)) for widths in some)])
+            begun += [(widths, other.mean_ms, own.mean_ms) for widths, other in zip(some, others, strict=True)]
+            write(self.table, self.path)
+        sums = np.array([(ms, own) for _, ms, own in begun]).reshape(_PASSES, len(drawn), 2).sum(0)
+        shares = [(widths, float(ms / own)) for widths, (ms, own) in zip(drawn, sums, strict=True)]
+        self.table.timed[self.name] = [(itself, float(sums[:, 1].mean()) / _PASSES), *shares]
+        del self.table.begun[self.name]
         write(self.table, self.path)
 
     def _times_of_networks(self, runs: Sequence[Run]) -> tuple[Timing, ...]:
@@ -273,7 +282,3 @@ def _narrow() -> nn.Module:
 def _repeated(run: Run, often: int) -> None:
     for _ in range(often):
         run()
-
-
-def _chunks(items: Sequence[T], size: int) -> Iterator[Sequence[T]]:
-    return (items[start : start + size] for start in range(0, len(items), size))

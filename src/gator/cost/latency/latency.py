@@ -11,14 +11,14 @@ import numpy as np
 import torch
 from torch import nn
 
-from gator.cost.latency.build import Builder
+from gator.cost.latency.build import Builder, Progress, logged
 from gator.cost.latency.predict import Layers, Tabled
 from gator.cost.latency.probe import Probed, probed_prices
 from gator.cost.latency.runtime import runtime_of
 from gator.cost.latency.segments import segments_of
 from gator.cost.latency.setup import Setup, made_setup
 from gator.cost.latency.stopwatch import Reference, Stopwatch
-from gator.cost.latency.store import check_key, key_here, read, usual_path
+from gator.cost.latency.store import check_key, key_here, locked, read, usual_path
 from gator.cost.latency.table import Calibration, Table, network_name
 from gator.cost.price import Floats, Widths
 from gator.errors import GatorError
@@ -72,6 +72,8 @@ class Latency:
     def again(self, model: nn.Module, graph: Hypergraph, wholes: Mapping[str, Any] | None) -> Measured | Tabled:
         """Prices of a network that was priced before, or that was cut from one: `wholes` is what those prices handed on."""
         graph = retraced(graph, model)
+        if wholes is not None:
+            self._check_wholes(wholes)
         if self.other_device:
             return self.tabled(graph, read(Path(self.table)), None if wholes is None else Calibration(**wholes["calibration"]))
         setup = self._setup_on(graph)
@@ -90,7 +92,7 @@ class Latency:
             prices = by_first(lambda: probed_prices(model, graph, reference)) if given is None else np.array(given)
             priced, factor = Probed(prices, widths, reference.ms), 1.0
         else:
-            text = by_first(lambda: self._built(model, graph, layers_alone=wholes is not None))
+            text = by_first(lambda: self.built(model, graph, layers_alone=wholes is not None)[1].to_json())
             calibration = None if wholes is None else Calibration(**wholes["calibration"])
             priced = self.tabled(graph, Table.from_json(text, "the table"), calibration)
             # The table was made on another day; what the whole network takes today stands for the difference.
@@ -99,19 +101,43 @@ class Latency:
             factor = wholes["factor"]
         return Measured(priced, reference, factor, widths)
 
+    def _check_wholes(self, wholes: Mapping[str, Any]) -> None:
+        """Prices go on as they began."""
+        was, here = wholes["setup"] is not None, not self.other_device
+        if was != here:
+            now = "measured here, and now other_device=True" if was else "of another device, and now other_device=False"
+            raise GatorError(f"the latencies so far were {now}; go on as it began")
+        method = "probe" if wholes["calibration"] is None else "table"
+        if here and method != self.method:
+            raise GatorError(
+                f'the latencies so far are by method="{method}", and now method="{self.method}"; go on as it began'
+            )
+
     def _setup_on(self, graph: Hypergraph) -> Setup:
         """With the batch as a number: a table has to say which."""
         return replace(self.setup, batch=self.batch or graph.inputs.batch)
 
-    def _built(self, model: nn.Module, graph: Hypergraph, *, layers_alone: bool = False) -> str:
-        """The table with all that this network needs, as text."""
-        path, table = self.found_for(graph)
-        builder = Builder(model, graph, table, path)
-        if layers_alone:
-            builder.time_layers()
-        else:
-            builder.build()
-        return table.to_json()
+    def built(
+        self,
+        model: nn.Module,
+        graph: Hypergraph,
+        path: Path | None = None,
+        progress: Progress = logged,
+        *,
+        layers_alone: bool = False,
+    ) -> tuple[Path, Table]:
+        """The table with all that this network needs, and where it is kept; with `layers_alone` without whole networks."""
+        path, table = self.found_for(graph, path)
+        if Builder(model, graph, table, path).complete(layers_alone=layers_alone):
+            return path, table
+        with locked(path):
+            path, table = self.found_for(graph, path)  # another process may have added to it
+            builder = Builder(model, graph, table, path, progress)
+            if layers_alone:
+                builder.time_layers()
+            else:
+                builder.build()
+        return path, table
 
     def tabled(self, graph: Hypergraph, table: Table, calibration: Calibration | None = None) -> Tabled:
         """Prices of a network from a finished table, by its own calibration or that of the network it was cut from."""
@@ -125,7 +151,7 @@ class Latency:
         """The table for a network, empty if there is none yet, and where it is kept; refused if it is of another device."""
         here = key_here(self._setup_on(graph))
         path = path or (Path(self.table) if self.table else usual_path(here))
-        table = read(path) if path.is_file() or path == Path(self.table) else Table(here)
+        table = read(path) if path.exists() or path == Path(self.table) else Table(here)
         check_key(table.key, here, str(path))
         return path, table
 
@@ -142,12 +168,14 @@ class Measured:
 
     def total(self, widths: Widths) -> float:
         """The network itself takes what it was measured to take, and what is almost as wide is drawn to that."""
-        predicted = self.factor * self.priced.total(widths)
+        near, whole = self._near(widths)
+        return self.priced.total(widths) * ((1 - near) * self.factor + near * whole)
+
+    def _near(self, widths: Widths) -> tuple[float, float]:
+        """How near to the network itself these widths are, from 0 to 1, and the factor that is right for that one."""
         left = float(np.mean(np.asarray(widths) / np.asarray(self.whole)))
         near = min(max((left - _ALMOST) / (1 - _ALMOST), 0.0), 1.0)
-        if not near:
-            return predicted
-        return predicted * (1 + near * (self.reference.ms / (self.factor * self.priced.total(self.whole)) - 1))
+        return near, self.reference.ms / self.priced.total(self.whole) if near else 0.0
 
     def per_channel(self, widths: Widths) -> Floats:
         return self.factor * self.priced.per_channel(widths)
@@ -163,9 +191,11 @@ class Measured:
         network = cut(model, graph, {}, keep_class=False, verify=False)
         return {**self.wholes, "prices": None, "ms": self.measured(network), "factor": None}
 
-    def seen(self, network: nn.Module, widths: Widths) -> Measured:
-        """The same, with a factor that is right for this network."""
-        return replace(self, factor=self.measured(network) / self.priced.total(widths))
+    def seen(self, widths: Widths, ms: float) -> Measured:
+        """The same, with the factor that gives what a network of these widths was measured to take."""
+        near, whole = self._near(widths)
+        factor = (ms / self.priced.total(widths) - near * whole) / (1 - near) if near < 1 else 0.0
+        return replace(self, factor=factor) if factor > 0 else self
 
     @property
     def block(self) -> int | None:

@@ -114,7 +114,7 @@ class Tabled:
     @property
     def wholes(self) -> dict[str, Any]:
         """What the prices of a network cut from this one need, as plain data."""
-        return {"calibration": asdict(self.calibration)}
+        return {"calibration": asdict(self.calibration), "setup": None}
 
     def total(self, widths: Widths) -> float:
         calibration = self.calibration

@@ -50,10 +50,16 @@ class Stopwatch:
         with self.setup.on():
             return timed(runs, rounds=rounds or self.rounds, threads=self.setup.threads)
 
+    def certain_times(self, runs: Sequence[Run]) -> tuple[Timing, ...]:
+        """The same, as often as what hangs on them is worth, and while nobody else works."""
+        with self.setup.on():
+            rounds = rounds_worth(runs, _LAST_WORD_MS, least=self.rounds, most=_LAST_WORD_ROUNDS)
+        return undisturbed(lambda: self.times(runs, rounds))
+
     def reference(self, network: nn.Module, ms: float | None = None) -> Reference:
         """This network to measure others against; `ms` is what it took before, if that is known."""
         run = self.prepare(network)
-        return Reference(self, run, by_first(lambda: undisturbed(lambda: self.times([run]))[0].mean_ms) if ms is None else ms)
+        return Reference(self, run, by_first(lambda: self.certain_times([run]))[0].mean_ms if ms is None else ms)
 
 
 @dataclass(frozen=True)
@@ -66,11 +72,5 @@ class Reference:
 
     def measured(self, network: nn.Module) -> float:
         """Milliseconds of another network, as they would have been when this one was measured."""
-        own, other = by_first(lambda: self._in_turns(network))
+        own, other = by_first(lambda: self.stopwatch.certain_times([self.run, self.stopwatch.prepare(network)]))
         return other.mean_ms * self.ms / own.mean_ms
-
-    def _in_turns(self, network: nn.Module) -> tuple[Timing, ...]:
-        watch, runs = self.stopwatch, [self.run, self.stopwatch.prepare(network)]
-        with watch.setup.on():
-            rounds = rounds_worth(runs, _LAST_WORD_MS, least=watch.rounds, most=_LAST_WORD_ROUNDS)
-        return undisturbed(lambda: watch.times(runs, rounds))

@@ -6,17 +6,27 @@ A table of another device, or of another version of the runtime, is refused unle
 from __future__ import annotations
 
 import hashlib
+import logging
 import os
 import re
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
+from typing import IO
 
 from gator.cost.latency.machine import device_name
 from gator.cost.latency.runtime import runtime_of
 from gator.cost.latency.setup import Setup
-from gator.cost.latency.table import Key, Table
+from gator.cost.latency.table import FORMAT, Key, Table
 from gator.errors import FileError, GatorError
 
+try:
+    import fcntl
+except ImportError:  # Windows: there nobody is kept waiting
+    fcntl = None  # type: ignore[assignment]
+
 CACHE = "GATOR_CACHE"
+log = logging.getLogger("gator")
 
 
 def key_here(setup: Setup) -> Key:
@@ -36,21 +46,60 @@ def usual_path(key: Key) -> Path:
     setup = key.setup
     words = [setup.runtime, setup.device, f"{setup.threads}t", setup.dtype, f"b{setup.batch}"]
     name = re.sub(r"[^A-Za-z0-9-]", "", "-".join([*words, *(["cl"] if setup.channels_last else [])]))
-    return cache_folder() / "latency" / f"{name}-{hashlib.sha256(str(key).encode()).hexdigest()[:8]}.json"
+    return cache_folder() / "latency" / f"{name}-{hashlib.sha256(f'{FORMAT} {key}'.encode()).hexdigest()[:8]}.json"
 
 
 def read(path: Path) -> Table:
     if not path.is_file():
         raise FileError(f"there is no latency table at {path}; gator latency build makes one")
-    return Table.from_json(path.read_text(), str(path))
+    try:
+        text = path.read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        raise FileError(f"{path} cannot be read as a latency table: {error}") from error
+    return Table.from_json(text, str(path))
 
 
 def write(table: Table, path: Path) -> None:
     """All of it or nothing: whoever reads meanwhile gets the old one."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    beside = path.with_name(f"{path.name}.{os.getpid()}.tmp")
-    beside.write_text(table.to_json())
-    beside.replace(path)
+    with _writing(path):
+        path.parent.mkdir(parents=True, exist_ok=True)
+        beside = path.with_name(f"{path.name}.{os.getpid()}.tmp")
+        beside.write_text(table.to_json(), encoding="utf-8")
+        beside.replace(path)
+
+
+@contextmanager
+def _writing(path: Path) -> Iterator[None]:
+    try:
+        yield
+    except OSError as error:
+        raise FileError(
+            f"the latency table {path} cannot be written: {error.strerror or error}\n"
+            f"  Set ${CACHE} to a folder of your own, or name another file with table=."
+        ) from error
+
+
+@contextmanager
+def locked(path: Path) -> Iterator[None]:
+    """One process at a time adds to a table: two would lose what the other timed, and disturb each other. Others wait."""
+    with _writing(path):
+        path.parent.mkdir(parents=True, exist_ok=True)
+        file = path.with_name(f"{path.name}.lock").open("w")
+    with file:
+        _wait_for(file, path)
+        yield
+
+
+def _wait_for(file: IO[str], path: Path) -> None:
+    if fcntl is None:
+        return
+    try:
+        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        log.info("latency table: another process is building %s, waiting for it", path)
+        fcntl.flock(file, fcntl.LOCK_EX)
+    except OSError:  # a file system without locks
+        return
 
 
 def check_key(found: Key, here: Key, where: str) -> None:
@@ -63,10 +112,13 @@ def check_key(found: Key, here: Key, where: str) -> None:
     ]
     for name, theirs, ours in pairs:
         if theirs != ours:
+            other = "pass other_device=True if its times are what you want"
+            same = f"ask for what it is of (--{name.replace('_', '-')} {theirs}, {name}={theirs!r})"
             raise GatorError(
                 f"the latency table {where} is of another {name}: {theirs}, here it is {ours}\n"
-                "  Build one here (gator latency build), or pass other_device=True if its times are what you want."
+                f"  Build one here (gator latency build), or {same if name in _ASKED else other}."
             )
 
 
+_ASKED = ("runtime", "threads", "dtype", "channels_last", "batch")  # as a person likes
 _STATED = ("device", "threads", "dtype", "channels_last", "batch")

@@ -71,6 +71,9 @@ class Table:
         default_factory=dict
     )  # network -> widths and their share of its time
     calibrations: dict[str, Calibration] = field(default_factory=dict)
+    begun: dict[str, list[tuple[list[int], float, float]]] = field(
+        default_factory=dict
+    )  # network -> widths, milliseconds, and those of the network itself beside them; until all are measured
 
     def entry_for(self, segment: Segment) -> Entry | None:
         """A finished entry of this kind that reaches as far as the segment; of several the smallest."""
@@ -94,6 +97,7 @@ class Table:
                 ],
                 "timed": self.timed,
                 "calibrations": {name: asdict(found) for name, found in self.calibrations.items()},
+                "begun": self.begun,
             },
             indent=1,
         )
@@ -119,6 +123,10 @@ class Table:
                 {(entry.kind, entry.whole): entry for entry in entries},
                 {name: [(list(widths), float(share)) for widths, share in found] for name, found in data["timed"].items()},
                 {name: Calibration(**found) for name, found in data["calibrations"].items()},
+                {
+                    name: [(list(w), float(ms), float(own)) for w, ms, own in found]
+                    for name, found in data.get("begun", {}).items()
+                },
             )
         except (KeyError, TypeError, ValueError, AttributeError, IndexError) as error:
             raise FileError(f"{where} is not a latency table: {type(error).__name__}: {error}") from error
