@@ -70,13 +70,14 @@ def corrected(
             below = wanted
             wanted = (below + min(above, 2 * target - below)) / 2
             continue
-        if alive.tobytes() not in tried:
+        key = alive.tobytes()
+        if key not in tried:
             if len(tried) == _MEASUREMENTS:
                 break
-            tried[alive.tobytes()] = measure(alive)
-            if tolerance and near(tried[alive.tobytes()]):  # by luck, perhaps
-                tried[alive.tobytes()] = (tried[alive.tobytes()] + measure(alive)) / 2
-        cost = tried[alive.tobytes()]
+            tried[key] = measure(alive)
+            if tolerance and near(tried[key]):  # by luck, perhaps
+                tried[key] = (tried[key] + measure(alive)) / 2
+        cost = tried[key]
         if cost <= target and (best is None or cost > best[1]):
             best = (alive, cost)
         if near(cost):

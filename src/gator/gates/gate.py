@@ -57,9 +57,9 @@ class Gates:
         found: NDArray[np.bool_] = self.alive.cpu().numpy()
         return found
 
-    def widths(self) -> NDArray[np.int64]:
-        """Living channels of every edge."""
-        return np.bincount(self.edge_of[self.living()], minlength=len(self.starts) - 1)
+    def widths(self, alive: NDArray[np.bool_] | None = None) -> NDArray[np.int64]:
+        """Living channels of every edge, or those of these."""
+        return np.bincount(self.edge_of[self.living() if alive is None else alive], minlength=len(self.starts) - 1)
 
     def of_edge(self, index: int) -> slice:
         return slice(int(self.starts[index]), int(self.starts[index + 1]))

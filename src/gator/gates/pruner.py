@@ -208,7 +208,7 @@ class Pruner:
     def _cost_near(self, alive: NDArray[np.bool_]) -> float:
         """What these channels cost. An estimate is made right close to the target: what closes before, closes for good."""
         assert self.target is not None
-        widths = np.bincount(self.gates.edge_of[alive], minlength=len(self.graph.edges))
+        widths = self.gates.widths(alive)
         if hasattr(self.priced, "seen") and not self._looked and self.priced.total(widths) <= _NEAR * self.target:
             self._looked = True
             now = self.gates.living()
@@ -219,7 +219,7 @@ class Pruner:
         """From here on by what these channels were measured to cost, where prices can learn from that."""
         seen = getattr(self.priced, "seen", None)
         if seen is not None:
-            self.priced = seen(np.bincount(self.gates.edge_of[alive], minlength=len(self.graph.edges)), cost)
+            self.priced = seen(self.gates.widths(alive), cost)
             self._loss = ComputationalLoss(self.priced, self.gates, self._gated, whole=self._loss.whole)
 
     def _open(self, alive: NDArray[np.bool_], logits: Scores, limits: Limits) -> NDArray[np.bool_]:
@@ -257,7 +257,7 @@ class Pruner:
         assert self.target is not None
         if getattr(self.priced, "tolerance", 0.0):
             alive = smallest(self.graph, self._limits, self.gates.living())
-            widths = np.bincount(self.gates.edge_of[alive], minlength=len(self.graph.edges))
+            widths = self.gates.widths(alive)
             if self.priced.total(widths) > _FAR * self.target:
                 lowest = self.priced.measured(self._measurable(self.graph.masks_of(alive)))  # type: ignore[attr-defined]
                 if lowest > self.target:

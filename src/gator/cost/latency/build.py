@@ -1,6 +1,7 @@
 """Building a table for a network: steps, then layers over the grid, then whole networks; saved as it goes.
 
-Whatever is in the table already is not timed again, so a build that was stopped goes on where it was.
+Whatever is in the table already is not timed again, so a build that was stopped goes on where it was; steps are
+written down when all of them are known.
 """
 
 from __future__ import annotations
