@@ -44,7 +44,7 @@ def test_half_of_the_cost_goes_and_the_accuracy_stays(seed, cost, trained):
     assert accuracy(small) == accuracy(model)  # what was trained is what was cut
     footprint, whole = gator.measure(small, X), gator.measure(SmallResNet(8), X)
     left, before = (footprint.macs, whole.macs) if cost == "flops" else (footprint.bytes, whole.bytes)
-    unit = max(pruner.priced.per_channel([edge.width for edge in pruner.graph.edges]))
+    unit = max(pruner.prices.per_channel([edge.width for edge in pruner.graph.edges]))
     assert before / 2 - unit < left <= before / 2
     fit(small, 12, 0.05, seed=seed + 20)
     assert accuracy(small) >= dense - 0.5

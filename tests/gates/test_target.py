@@ -81,7 +81,7 @@ def test_a_target_is_met_in_the_given_steps(steps, settings_):
     assert pruner.finished
     assert seen == sorted(seen, reverse=True)  # what is closed stays closed
     assert pruner.cost_left <= pruner.target
-    dearest = max(pruner.priced.per_channel([e.width for e in pruner.graph.edges])) * settings_.get("round_to", 1)
+    dearest = max(pruner.prices.per_channel([e.width for e in pruner.graph.edges])) * settings_.get("round_to", 1)
     assert pruner.target - pruner.cost_left < dearest
     footprint = gator.measure(pruner.cut(), x)
     assert (footprint.bytes if settings_.get("cost") == "memory" else footprint.macs) == pruner.cost_left

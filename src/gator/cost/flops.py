@@ -6,7 +6,8 @@ from dataclasses import dataclass
 
 from torch import nn
 
-from gator.cost.price import Polynomial, Sum
+from gator.cost.polynomial import Polynomial, Sum
+from gator.cost.prices import Cost
 from gator.graph.hypergraph import Hypergraph
 from gator.graph.macs import products
 from gator.graph.program import needed
@@ -14,7 +15,7 @@ from gator.graph.trace import retraced
 
 
 @dataclass(frozen=True)
-class Flops:
+class Flops(Cost):
     """Multiply-adds (a MAC is two FLOPs) in eval mode."""
 
     unit = "MACs"
@@ -39,4 +40,4 @@ class Flops:
 
         shapes = [value.shape for value in program.values]
         calls = [call for call in program.calls if call.index in live]
-        return Polynomial(graph, [term(c.index, p) for c in calls for p in products(c, lambda v: shapes[v])])
+        return Polynomial(graph, [term(c.index, p) for c in calls for p in products(c, lambda v: shapes[v])], self.unit)

@@ -8,14 +8,15 @@ from dataclasses import dataclass
 from torch import nn
 
 from gator.cost.measure import bytes_of
-from gator.cost.price import Polynomial, Sum
+from gator.cost.polynomial import Polynomial, Sum
+from gator.cost.prices import Cost, Widths
 from gator.graph.bake import baked
 from gator.graph.hypergraph import Hypergraph
 from gator.graph.trace import named_tensors, retraced
 
 
 @dataclass(frozen=True)
-class Memory:
+class Memory(Cost):
     """Bytes of weights: what a file of the network, or the network at rest in memory, takes."""
 
     unit = "bytes"
@@ -39,12 +40,12 @@ class Memory:
             fixed = math.prod(size for size, labels in zip(tensor.shape, axes, strict=True) if labels is None)
             labelled_axes = tuple(labels for labels in axes if labels is not None)
             terms.append(Sum(float(fixed * tensor.element_size()), labelled_axes, tuple(readers.get(name, ()))))
-        return Bytes(graph, terms)
+        return Bytes(graph, terms, self.unit)
 
 
 class Bytes(Polynomial):
     """Bytes by widths. Of a block that is gone a constant may stay, which only the finished network shows."""
 
-    def measured(self, network: nn.Module) -> float:
+    def measure(self, network: nn.Module, widths: Widths) -> float:  # noqa: ARG002
         """The bytes of a finished network."""
         return float(bytes_of(network))

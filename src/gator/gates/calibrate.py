@@ -9,7 +9,8 @@ from typing import Any
 
 from torch import nn
 
-from gator.cost.price import Cost
+from gator.cost.by_name import CostName
+from gator.cost.prices import Cost, PlainCost
 from gator.errors import GatorError
 from gator.gates.pruner import Pruner
 
@@ -44,7 +45,7 @@ def calibrate_gamma(
     *,
     gammas: Sequence[float] = (0.05, 0.1, 0.2, 0.5, 1.0, 2.0),
     tolerance: float = 0.005,
-    cost: str | Cost = "flops",
+    cost: CostName | Cost | PlainCost = "flops",
     per: str = "example",
 ) -> Calibration:
     """Train copies of the model with gates but without a cost, and see what closes by itself.

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from torch import nn
 
 from gator.cost.budget import shown
-from gator.cost.price import Priced
+from gator.cost.prices import Prices
 from gator.errors import GatorError
 from gator.gates.project import Alive
 from gator.graph.hypergraph import Hypergraph
@@ -27,23 +27,21 @@ log = logging.getLogger("gator")
 
 
 def meeting(
-    graph: Hypergraph, priced: Priced, attempt: Attempt, cut: Callable[[Masks], nn.Module], target: float, *, unit: str
+    graph: Hypergraph, prices: Prices, attempt: Attempt, cut: Callable[[Masks], nn.Module], target: float, *, unit: str
 ) -> tuple[Alive, float | None]:
     """Living channels that meet the target; where the cost of the finished network can be measured, it is.
 
     Where prices are only estimates, also what it was measured to cost.
     """
-    measured = getattr(priced, "measured", None)
-    if measured is None:
-        return attempt(target), None
-    tolerance: float = getattr(priced, "tolerance", 0.0)
+    tolerance = prices.tolerance
 
     def cost(alive: Alive) -> float:
         kept = graph.masks_of(alive)
+        widths = graph.widths_of(alive)
         if not tolerance and all(mask.any() for mask in kept.values()):
-            return 0.0  # counted exactly: only of a block that is gone a constant may stay, which is not counted
-        found: float = measured(cut(kept))
-        return found
+            return prices.total(widths)  # only a block that is gone may leave a constant behind, which is not counted
+        found = prices.measure(cut(kept), widths)
+        return prices.total(widths) if found is None else found
 
     alive, found = corrected(attempt, cost, target, tolerance=tolerance, unit=unit)
     return alive, found if tolerance else None

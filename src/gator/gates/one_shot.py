@@ -15,9 +15,9 @@ import torch
 from torch import Tensor, nn
 
 from gator.cost.budget import parse_target
-from gator.cost.by_name import cost_of
+from gator.cost.by_name import CostName, cost_of
 from gator.cost.flops import Flops
-from gator.cost.price import Cost, Priced
+from gator.cost.prices import Cost, PlainCost, Prices
 from gator.errors import GatorError
 from gator.gates.correct import meeting
 from gator.gates.project import Alive, Limits, Scores, project
@@ -66,7 +66,7 @@ def one_shot(
     criterion: str = "l1",
     *,
     target: float | str,
-    cost: str | Cost = "flops",
+    cost: CostName | Cost | PlainCost = "flops",
     loss: Callable[[], Tensor] | None = None,
     seed: int = 0,
     min_width: int | Mapping[str, int] = 1,
@@ -88,19 +88,19 @@ def one_shot(
     graph = retraced(graph, model)
     limits = Limits.of(graph, min_width, round_to, keep)
     asked = cost_of(cost)
-    priced = asked.on(model, graph)
-    limits = limits.in_steps_of(priced)
-    unit: str = getattr(asked, "unit", "")
-    wanted = parse_target(target, priced.total([edge.width for edge in graph.edges]), unit)
+    prices = asked.on(model, graph)
+    limits = limits.in_steps_of(prices)
+    unit: str = asked.unit
+    wanted = parse_target(target, prices.total([edge.width for edge in graph.edges]), unit)
     scores = _scores(model, graph, criterion, loss, seed)
-    steering: tuple[Priced, ...] = (priced,) if per_cost else ()
-    if per_cost and getattr(priced, "tolerance", 0.0) > 0:
+    steering: tuple[Prices, ...] = (prices,) if per_cost else ()
+    if per_cost and prices.tolerance > 0:
         # What is measured has kinks. Prices by FLOPs have none, and may lead to where more is kept.
-        steering = (priced, Flops().on(model, graph))
+        steering = (prices, Flops().on(model, graph))
     after, _ = meeting(
         graph,
-        priced,
-        lambda budget: _closed(graph, priced, limits, scores, budget, unit, steering),
+        prices,
+        lambda budget: _closed(graph, prices, limits, scores, budget, unit, steering),
         lambda kept: cut(model, graph, kept, keep_class=False, verify=False),
         wanted,
         unit=unit,
@@ -109,7 +109,7 @@ def one_shot(
 
 
 def _closed(
-    graph: Hypergraph, priced: Priced, limits: Limits, scores: Scores, budget: float, unit: str, steering: Sequence[Priced]
+    graph: Hypergraph, prices: Prices, limits: Limits, scores: Scores, budget: float, unit: str, steering: Sequence[Prices]
 ) -> Alive:
     """The channels left: in one go by score or, by every cost that steers, by score for what a channel costs.
 
@@ -117,18 +117,18 @@ def _closed(
     """
     everything: Alive = np.ones(len(scores), dtype=bool)
     if not steering:
-        return project(graph, priced, limits, everything, scores, budget, unit=unit).alive
+        return project(graph, prices, limits, everything, scores, budget, unit=unit).alive
     edge_of = np.repeat(np.arange(len(graph.edges)), [edge.width for edge in graph.edges])
-    whole = priced.total([edge.width for edge in graph.edges])
+    whole = prices.total([edge.width for edge in graph.edges])
 
-    def steered(by: Priced) -> Alive:
+    def steered(by: Prices) -> Alive:
         alive = everything
         for step in range(1, _ROUNDS + 1):  # prices are those at the widths of the round
-            prices = by.per_channel(np.bincount(edge_of[alive], minlength=len(graph.edges)))
-            worth = scores / np.maximum(prices, 1e-6 * float(prices.max()) or 1.0)[edge_of]
+            costs = by.per_channel(np.bincount(edge_of[alive], minlength=len(graph.edges)))
+            worth = scores / np.maximum(costs, 1e-6 * float(costs.max()) or 1.0)[edge_of]
             wanted = whole * (budget / whole) ** (step / _ROUNDS)
-            alive = project(graph, priced, limits, alive, worth, wanted, unit=unit).alive
-        return traded(graph, priced, limits, alive, scores, budget)
+            alive = project(graph, prices, limits, alive, worth, wanted, unit=unit).alive
+        return traded(graph, prices, limits, alive, scores, budget)
 
     found = [steered(steering[0])]  # raises what cannot be reached
     for by in steering[1:]:

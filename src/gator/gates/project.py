@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gator.cost.budget import shown
-from gator.cost.price import Priced
+from gator.cost.prices import Prices
 from gator.errors import GatorError, KeptError
 from gator.graph.hypergraph import Hypergraph
 from gator.surgery.fate import check_connected, decide
@@ -52,14 +52,11 @@ class Limits:
         ]
         return Limits(np.array(least, dtype=np.int64), steps)
 
-    def in_steps_of(self, priced: Priced) -> Limits:
+    def in_steps_of(self, prices: Prices) -> Limits:
         """The same, with steps left to the cost made those it shows."""
         if self.round_to:
             return self
-        block = getattr(priced, "block", None)
-        if block is None:
-            raise GatorError('round_to="auto" needs a cost that shows steps: cost=gator.Latency(method="table")')
-        return Limits(self.least, block)
+        return Limits(self.least, prices.width_step)
 
     def with_one_of(self, graph: Hypergraph, name: str) -> Limits:
         """The same, but this edge keeps at least one channel."""
@@ -84,12 +81,12 @@ class Projection:
 
 
 def project(
-    graph: Hypergraph, priced: Priced, limits: Limits, alive: Alive, scores: Scores, target: float, *, unit: str
+    graph: Hypergraph, prices: Prices, limits: Limits, alive: Alive, scores: Scores, target: float, *, unit: str
 ) -> Projection:
     """Close the channels with the lowest scores until the cost is at most `target`."""
     while True:
         try:
-            found = _closed(graph, priced, limits, alive, scores, target, unit)
+            found = _closed(graph, prices, limits, alive, scores, target, unit)
         except KeptError as error:  # counting what an edge's closing leaves showed that it cannot close
             limits = limits.with_one_of(graph, error.edge)
             continue
@@ -101,7 +98,7 @@ def project(
 
 def _closed(
     graph: Hypergraph,
-    priced: Priced,
+    prices: Prices,
     limits: Limits,
     alive: Alive,
     scores: Scores,
@@ -110,7 +107,7 @@ def _closed(
 ) -> Projection:
     starts = graph.starts
     widths = np.array([alive[a:b].sum() for a, b in itertools.pairwise(starts)], dtype=np.int64)
-    if priced.total(widths) <= target:
+    if prices.total(widths) <= target:
         return Projection(alive.copy(), -np.inf)
     steps: list[tuple[float, int, int]] = []  # wanted how much, edge, width after
     order: list[NDArray[np.int64]] = []
@@ -131,13 +128,13 @@ def _closed(
             left[index] = lower
         return left
 
-    if priced.total(after(len(steps))) > target:
-        raise unreachable(target, priced.total(after(len(steps))), unit)
+    if prices.total(after(len(steps))) > target:
+        raise unreachable(target, prices.total(after(len(steps))), unit)
     low, high = 0, len(steps)  # the first `low` are not enough, the first `high` are
     while high - low > 1:
         middle = (low + high) // 2
-        low, high = (low, middle) if priced.total(after(middle)) <= target else (middle, high)
-    left = _reopened(priced, steps[:high], after(high), widths, target)
+        low, high = (low, middle) if prices.total(after(middle)) <= target else (middle, high)
+    left = _reopened(prices, steps[:high], after(high), widths, target)
     result = alive.copy()
     for index, width in enumerate(left):
         result[order[index][: widths[index] - width]] = False
@@ -166,7 +163,7 @@ def smallest(graph: Hypergraph, limits: Limits, alive: Alive) -> Alive:
 
 
 def _reopened(
-    priced: Priced, closed: Sequence[tuple[float, int, int]], left: NDArray[np.int64], widths: NDArray[np.int64], target: float
+    prices: Prices, closed: Sequence[tuple[float, int, int]], left: NDArray[np.int64], widths: NDArray[np.int64], target: float
 ) -> NDArray[np.int64]:
     """The last closing may have been a dear one: open again what was closed just before and still fits."""
     before: list[tuple[int, int, int]] = []
@@ -178,7 +175,7 @@ def _reopened(
         if left[index] == lower and wider > lower > 0:  # an edge that went altogether stays away
             trial = left.copy()
             trial[index] = wider
-            left = trial if priced.total(trial) <= target else left
+            left = trial if prices.total(trial) <= target else left
     return left
 
 

@@ -15,8 +15,8 @@ from torch import distributed as dist
 from torch.optim import Optimizer
 
 from gator.cost.budget import parse_target
-from gator.cost.by_name import cost_of
-from gator.cost.price import Cost, Priced, handed_on, priced_again
+from gator.cost.by_name import CostName, cost_of
+from gator.cost.prices import Cost, PlainCost, Prices
 from gator.errors import GatorError
 from gator.gates.attach import GatedForward, attach, detach, gates_off
 from gator.gates.controller import Controller
@@ -53,7 +53,7 @@ class Pruner:
         model: nn.Module,
         example_inputs: Any = None,
         *,
-        cost: str | Cost = "flops",
+        cost: CostName | Cost | PlainCost = "flops",
         alpha: float | None = None,
         target: float | str | None = None,
         steps: int | None = None,
@@ -73,7 +73,7 @@ class Pruner:
             raise GatorError("pass example_inputs, or graph=gator.trace(...): one of them, not both")
         self.model = model
         self.cost: Cost = cost_of(cost)
-        self.unit: str = getattr(self.cost, "unit", type(self.cost).__name__)
+        self.unit: str = self.cost.unit
         self.per, self.gamma, self.momentum, self.weight_decay = per, gamma, momentum, weight_decay
         self._temperature, self._keep = temperature, tuple(keep)
         self.graph = trace(model, example_inputs) if graph is None else retraced(graph, model)
@@ -81,16 +81,16 @@ class Pruner:
             raise GatorError("this network has no channels that could be removed; graph.explain(layer) says why")
         self._limits = Limits.of(self.graph, min_width, round_to, keep)
         self._check_unit(state or {})
-        self.priced: Priced = priced_again(self.cost, model, self.graph, (state or {}).get("wholes"))
-        self._limits = self._limits.in_steps_of(self.priced)
-        self.whole_cost = self.priced.total([edge.width for edge in self.graph.edges])
+        self.prices: Prices = self._priced(state)
+        self._limits = self._limits.in_steps_of(self.prices)
+        self.whole_cost = self.prices.total([edge.width for edge in self.graph.edges])
         self.target = None if target is None else parse_target(target, self.whole_cost, self.unit)
         self.alpha = 0.0 if alpha is None else float(alpha)
         self.finished = False  # True once a target is met: nothing is closed or drawn any more
         self._looked = False  # whether an estimated cost was measured close to the target
         self.steps_taken = self.steps_skipped = 0
         self._forward = self._gated_forward()
-        self._loss = ComputationalLoss(self.priced, self.gates, self._gated)
+        self._loss = ComputationalLoss(self.prices, self.gates, self._gated)
         self._scale = self._new_scale()
         self._view: Any = None
         self._controller: Controller | None = None
@@ -105,6 +105,11 @@ class Pruner:
         if state is not None:
             self.load_state_dict(state)
         attach(self._forward)
+
+    def _priced(self, state: Mapping[str, Any] | None) -> Prices:
+        if state is None:
+            return self.cost.on(self.model, self.graph)
+        return self.cost.restored(self.model, self.graph, state["pricing_state"])
 
     @property
     def gates(self) -> Gates:
@@ -209,18 +214,17 @@ class Pruner:
         """What these channels cost. An estimate is made right close to the target: what closes before, closes for good."""
         assert self.target is not None
         widths = self.gates.widths(alive)
-        if hasattr(self.priced, "seen") and not self._looked and self.priced.total(widths) <= _NEAR * self.target:
+        if self.prices.tolerance and not self._looked and self.prices.total(widths) <= _NEAR * self.target:
             self._looked = True
             now = self.gates.living()
-            self._priced_as(now, self.priced.measured(self._measurable(self.graph.masks_of(now))))  # type: ignore[attr-defined]
-        return self.priced.total(widths)
+            self._priced_as(now, self._measured(now))
+        return self.prices.total(widths)
 
     def _priced_as(self, alive: NDArray[np.bool_], cost: float) -> None:
         """From here on by what these channels were measured to cost, where prices can learn from that."""
-        seen = getattr(self.priced, "seen", None)
-        if seen is not None:
-            self.priced = seen(self.gates.widths(alive), cost)
-            self._loss = ComputationalLoss(self.priced, self.gates, self._gated, whole=self._loss.whole)
+        if self.prices.tolerance:
+            self.prices = self.prices.recalibrated(self.gates.widths(alive), cost)
+            self._loss = ComputationalLoss(self.prices, self.gates, self._gated, whole=self._loss.whole)
 
     def _open(self, alive: NDArray[np.bool_], logits: Scores, limits: Limits) -> NDArray[np.bool_]:
         """The channels that stay: those that pass more often than not, and as many more as the limits ask for."""
@@ -250,16 +254,16 @@ class Pruner:
         """The logit of the last channel that has to close for the target to be met."""
         assert self.target is not None
         alive = self.gates.living()
-        return project(self.graph, self.priced, self._limits, alive, self._scores(), self.target, unit=self.unit).score
+        return project(self.graph, self.prices, self._limits, alive, self._scores(), self.target, unit=self.unit).score
 
     def _check_smallest(self) -> None:
         """Where costs are estimated, raise now if the smallest network there can be is measured to be above the target."""
         assert self.target is not None
-        if getattr(self.priced, "tolerance", 0.0):
+        if self.prices.tolerance:
             alive = smallest(self.graph, self._limits, self.gates.living())
             widths = self.gates.widths(alive)
-            if self.priced.total(widths) > _FAR * self.target:
-                lowest = self.priced.measured(self._measurable(self.graph.masks_of(alive)))  # type: ignore[attr-defined]
+            if self.prices.total(widths) > _FAR * self.target:
+                lowest = self._measured(alive)
                 if lowest > self.target:
                     raise unreachable(self.target, lowest, self.unit)
 
@@ -289,12 +293,18 @@ class Pruner:
         scores, living = self._scores(), self.gates.living()
         return meeting(
             self.graph,
-            self.priced,
-            lambda wanted: project(self.graph, self.priced, self._limits, living, scores, wanted, unit=self.unit).alive,
+            self.prices,
+            lambda wanted: project(self.graph, self.prices, self._limits, living, scores, wanted, unit=self.unit).alive,
             self._measurable,
             target,
             unit=self.unit,
         )
+
+    def _measured(self, alive: NDArray[np.bool_]) -> float:
+        """What the network with these channels really costs."""
+        widths = self.gates.widths(alive)
+        found = self.prices.measure(self._measurable(self.graph.masks_of(alive)), widths)
+        return self.prices.total(widths) if found is None else found
 
     def _measurable(self, kept: Mapping[str, Any]) -> nn.Module:
         """The smaller network in the form that networks are measured in."""
@@ -310,7 +320,7 @@ class Pruner:
     @property
     def cost_left(self) -> float:
         """What the network costs with the channels that live now, in the unit of the cost."""
-        return self.priced.total(self.gates.widths())
+        return self.prices.total(self.gates.widths())
 
     def cut(self, *, keep_class: bool | None = None) -> nn.Module:
         """The smaller network; the one in training stays as it is, gates included.
@@ -358,8 +368,8 @@ class Pruner:
             self.gates.momentum.copy_(origin.carried(old.momentum))
             self.gates.held = origin.carried(old.held.to(old.logits.dtype)) == 1
         with gates_off(self._forward):
-            self.priced = priced_again(self.cost, self.model, self.graph, handed_on(self.priced, self.model, self.graph))
-        self._loss = ComputationalLoss(self.priced, self.gates, self._gated, whole=self._loss.whole)
+            self.prices = self.cost.restored(self.model, self.graph, self.prices.state_for_cut(self.model, self.graph))
+        self._loss = ComputationalLoss(self.prices, self.gates, self._gated, whole=self._loss.whole)
 
     def detach(self) -> None:
         """Take the gates off: the model computes as it did before, with all its channels."""
@@ -388,7 +398,7 @@ class Pruner:
             "least": self._limits.least.tolist(),
             "keep": list(self._keep),
             "whole": self._loss.whole,
-            "wholes": getattr(self.priced, "wholes", None),
+            "pricing_state": self.prices.state(),
             "whole_cost": self.whole_cost,
             "target": self.target,
             "alpha": self.alpha,
@@ -423,10 +433,10 @@ class Pruner:
             raise GatorError(f"the state was saved with keep={state['keep']}; make the pruner with the same, not {self._keep}")
         if (self.target is None) != (state["target"] is None):
             raise GatorError("the state was saved with target= and this pruner has alpha=, or the other way round")
-        priced, wholes = self.priced, state["wholes"]
-        if wholes is not None and wholes != getattr(priced, "wholes", None):
+        prices = self.prices
+        if state["pricing_state"] != prices.state():
             with gates_off(self._forward):
-                priced = priced_again(self.cost, self.model, self.graph, wholes)
+                prices = self.cost.restored(self.model, self.graph, state["pricing_state"])
         device = self.gates.logits.device
         with torch.no_grad():
             self.gates.logits.copy_(state["logits"])
@@ -434,8 +444,8 @@ class Pruner:
         self.gates.alive = state["alive"].to(device).clone()
         self.gates.held = state["held"].to(device).clone()
         self._limits = Limits(np.array(state["least"], dtype=np.int64), self._limits.round_to)
-        if priced is not self.priced:
-            self.priced, self._loss = priced, ComputationalLoss(priced, self.gates, self._gated, whole=state["whole"])
+        if prices is not self.prices:
+            self.prices, self._loss = prices, ComputationalLoss(prices, self.gates, self._gated, whole=state["whole"])
         self._loss.whole, self.whole_cost = state["whole"], state["whole_cost"]
         self.target, self.alpha, self.finished = state["target"], state["alpha"], state["finished"]
         self.steps_taken, self.steps_skipped = state["steps_taken"], state["steps_skipped"]

@@ -12,7 +12,7 @@ from collections.abc import Iterator
 import numpy as np
 from numpy.typing import NDArray
 
-from gator.cost.price import Priced
+from gator.cost.prices import Prices
 from gator.gates.project import Alive, Limits, Scores
 from gator.graph.hypergraph import Hypergraph
 
@@ -22,19 +22,19 @@ _QUESTIONS = 2500  # about the whole cost, at most
 Counts = NDArray[np.int64]
 
 
-def traded(graph: Hypergraph, priced: Priced, limits: Limits, alive: Alive, scores: Scores, budget: float) -> Alive:
+def traded(graph: Hypergraph, prices: Prices, limits: Limits, alive: Alive, scores: Scores, budget: float) -> Alive:
     """Living channels that cost no more than the budget and are worth at least what the given ones are.
 
     Of every edge those with the highest scores live, before and after. Edges that are gone stay away.
     """
-    return _Trade(graph, priced, limits, scores, budget).done(alive)
+    return _Trade(graph, prices, limits, scores, budget).done(alive)
 
 
 class _Trade:
     """What channels are worth, the widths every edge may have, and how often the cost was asked."""
 
-    def __init__(self, graph: Hypergraph, priced: Priced, limits: Limits, scores: Scores, budget: float) -> None:
-        self.starts, self.priced, self.budget, self.asked = graph.starts, priced, budget, 0
+    def __init__(self, graph: Hypergraph, prices: Prices, limits: Limits, scores: Scores, budget: float) -> None:
+        self.starts, self.prices, self.budget, self.asked = graph.starts, prices, budget, 0
         parts = [scores[part] for part in self._slices()]
         self.best = [np.argsort(part, kind="stable")[::-1] for part in parts]  # as a projection closes them
         self.worth = [np.concatenate([[0.0], np.cumsum(part[best])]) for part, best in zip(parts, self.best, strict=True)]
@@ -92,7 +92,7 @@ class _Trade:
 
     def _cost(self, widths: Counts) -> float:
         self.asked += 1
-        return self.priced.total(widths)
+        return self.prices.total(widths)
 
     def _worth(self, widths: Counts) -> float:
         return float(sum(worth[width] for worth, width in zip(self.worth, widths, strict=True)))

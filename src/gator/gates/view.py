@@ -25,7 +25,7 @@ def rows_of(pruner: Pruner) -> list[Row]:
     widths = gates.widths()
     probabilities = gates.probabilities.cpu().double().numpy()
     alive = gates.living()
-    prices = pruner.priced.per_channel(widths) * widths
+    prices = pruner.prices.per_channel(widths) * widths
     whole = max(float(prices.sum()), 1e-300)
     rows = []
     for index, edge in enumerate(pruner.graph.edges):

@@ -87,6 +87,10 @@ class Hypergraph:
         masks = {edge.name: alive[start : start + edge.width] for edge, start in zip(self.edges, self.starts, strict=False)}
         return {name: mask for name, mask in masks.items() if not mask.all()}
 
+    def widths_of(self, alive: NDArray[np.bool_]) -> NDArray[np.int64]:
+        """How many units of each edge live, from those of all edges counted through."""
+        return np.add.reduceat(np.append(alive, False).astype(np.int64), self.starts[:-1]) if self.edges else self.starts[:0]
+
     def __getitem__(self, name: str) -> Edge:
         if name not in self._by_name:
             close = difflib.get_close_matches(name, self._by_name, n=3)

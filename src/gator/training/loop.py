@@ -66,7 +66,7 @@ class Loop:
         What was wrapped around the network holds the old shapes, so it goes first.
         """
         assert self.pruner is not None
-        whole = self.pruner.priced.total([edge.width for edge in self.pruner.graph.edges])
+        whole = self.pruner.prices.total([edge.width for edge in self.pruner.graph.edges])
         if self.pruner.cost_left > (1 - _WORTH_IT) * whole:
             return
         self._called = self._apart = self.network

@@ -101,7 +101,7 @@ class Run:
         self._stopwatch().prepare(self.model)
         cost = cost_for(self.recipe, self.processes.device.type)
         if isinstance(self.recipe.prune.target, str):
-            parse_target(self.recipe.prune.target, 1.0, getattr(cost, "unit", ""))
+            parse_target(self.recipe.prune.target, 1.0, cost.unit)
         with torch.random.fork_rng():
             self.make_pruner()
         assert self.pruner is not None

@@ -50,10 +50,10 @@ def test_pruner_meets_the_measured_budget(fake) -> None:
     assert f"{left:.4g} ms of" in pruner.summary()
 
 
-def test_round_to_auto_needs_steps() -> None:
+def test_round_to_auto_is_one_for_a_cost_without_steps() -> None:
     model, x, graph = small()
-    with pytest.raises(gator.GatorError, match='round_to="auto" needs a cost that shows steps'):
-        gator.one_shot(model, graph, target=0.5, cost="flops", round_to="auto")
+    settings = {"target": 0.5, "cost": "flops"}
+    assert gator.one_shot(model, graph, round_to="auto", **settings) == gator.one_shot(model, graph, round_to=1, **settings)
     with pytest.raises(gator.GatorError, match="round_to='each'; expected a whole number"):
         gator.Pruner(model, x, alpha=1.0, round_to="each")
 
@@ -155,18 +155,18 @@ def test_probe_by_hand(fake) -> None:
 def test_shrinking_does_not_calibrate_again(fake) -> None:
     model, x, _ = small()
     pruner = gator.Pruner(model, x, cost=gator.Latency("fake", threads=1), alpha=1.0)
-    before = pruner.priced.total([40, 24, 24])
+    before = pruner.prices.total([40, 24, 24])
     with torch.no_grad():
         pruner.gates.alive[8:16] = False
     fake.prepared = 0
     pruner.shrink_()
     assert fake.prepared == 2  # the smaller network, beside the one it came from and in its place
     assert [edge.width for edge in pruner.graph.edges] == [56, 48, 48]
-    assert pruner.priced.total([40, 24, 24]) == pytest.approx(before)
+    assert pruner.prices.total([40, 24, 24]) == pytest.approx(before)
     fake.prepared = 0
     pruner.load_state_dict(pruner.state_dict())
     assert fake.prepared == 0
-    assert pruner.priced.total([40, 24, 24]) == pytest.approx(before)
+    assert pruner.prices.total([40, 24, 24]) == pytest.approx(before)
 
 
 @pytest.mark.parametrize("method", ["table", "probe"])
@@ -180,14 +180,14 @@ def test_milliseconds_stay_those_of_the_first_network(fake, method) -> None:
     with torch.no_grad():
         pruner.gates.alive[8:16] = False
     pruner.shrink_()
-    assert pruner.priced.total([56, 48, 48]) == pytest.approx(fake.ms(pruner._measurable({}), ((x,), {})), rel=1e-6)
+    assert pruner.prices.total([56, 48, 48]) == pytest.approx(fake.ms(pruner._measurable({}), ((x,), {})), rel=1e-6)
     assert pruner.target == pytest.approx(0.7 * whole)
     fake.prepared, state = 0, pruner.state_dict()
     pruner.detach()
     other = gator.Pruner(model, x, cost=cost, target=0.7, steps=100, state=state)
     assert fake.prepared == 1  # the network as it is; nothing is timed again
     assert other.target == pruner.target
-    assert other.priced.total([40, 24, 24]) == pytest.approx(pruner.priced.total([40, 24, 24]), rel=1e-12)
+    assert other.prices.total([40, 24, 24]) == pytest.approx(pruner.prices.total([40, 24, 24]), rel=1e-12)
     other.detach()
     with pytest.raises(gator.GatorError, match="measured under other conditions"):
         gator.Pruner(model, x, cost=gator.Latency("fake", method, threads=2), target=0.7, steps=100, state=state)
@@ -222,8 +222,10 @@ def test_prices_that_have_seen_a_network_say_what_it_took(fake) -> None:
     model, _, graph = small()
     priced = gator.Latency("fake", threads=1).on(model, graph)
     for widths in ([40, 24, 24], [64, 44, 48]):  # the last is drawn to the whole
-        assert priced.seen(widths, 1.1 * priced.total(widths)).total(widths) == pytest.approx(1.1 * priced.total(widths))
-    assert priced.seen([64, 48, 48], 5.0).total([64, 48, 48]) == priced.total([64, 48, 48])
+        assert priced.recalibrated(widths, 1.1 * priced.total(widths)).total(widths) == pytest.approx(
+            1.1 * priced.total(widths)
+        )
+    assert priced.recalibrated([64, 48, 48], 5.0).total([64, 48, 48]) == priced.total([64, 48, 48])
 
 
 def test_a_state_is_of_one_cost(fake) -> None:
@@ -255,17 +257,17 @@ def test_a_weighted_latency_is_calibrated_once(fake) -> None:
     model, x, _ = small()
     cost = gator.WeightedCost((gator.Latency("fake", threads=1), 0.5), (gator.Flops(), 0.5))
     pruner = gator.Pruner(model, x, cost=cost, alpha=1.0)
-    before = pruner.priced.total([40, 24, 24])
+    before = pruner.prices.total([40, 24, 24])
     with torch.no_grad():
         pruner.gates.alive[8:16] = False
     fake.prepared = 0
     pruner.shrink_()
     assert fake.prepared == 2
-    assert pruner.priced.total([40, 24, 24]) == pytest.approx(before)
+    assert pruner.prices.total([40, 24, 24]) == pytest.approx(before)
     state = pruner.state_dict()
     pruner.detach()
     other = gator.Pruner(model, x, cost=cost, alpha=1.0, state=state)
-    assert other.priced.total([40, 24, 24]) == pytest.approx(before)
+    assert other.prices.total([40, 24, 24]) == pytest.approx(before)
     other.detach()
-    with pytest.raises(gator.GatorError, match="the prices so far were of 2 costs, now there are 1"):
+    with pytest.raises(gator.GatorError, match="the state was saved with 2 costs, now there are 1"):
         gator.Pruner(model, x, cost=gator.WeightedCost((gator.Flops(), 1.0)), alpha=1.0, state=state)

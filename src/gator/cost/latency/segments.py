@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from gator.cost.price import Widths
+from gator.cost.prices import Widths
 from gator.graph.analysis import ProgramLabels
 from gator.graph.hypergraph import Hypergraph
 from gator.graph.labels import Axis

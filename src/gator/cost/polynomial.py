@@ -1,4 +1,4 @@
-"""What a network costs as a function of its living widths, and what one more channel of an edge adds.
+"""Prices that are counted exactly, and what one more channel of an edge adds.
 
 Counts of multiply-adds and of memory are sums of products of axis sizes, and the size of an axis is linear in the widths
 of the edges that lie on it. The cost of a channel (lambda of eq. 6 and 7) is the derivative of that sum.
@@ -6,62 +6,16 @@ of the edges that lie on it. The cost of a channel (lambda of eq. 6 and 7) is th
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import Any, Protocol
 
 import numpy as np
-from numpy.typing import NDArray
-from torch import nn
 
+from gator.cost.prices import Floats, Prices, Widths
 from gator.graph.hypergraph import Hypergraph
 from gator.graph.labels import Axis
 from gator.surgery.fate import Fate, decide
 from gator.surgery.plan import Plan
-
-Widths = Sequence[int] | NDArray[Any]  # living channels, one number an edge, in the order of graph.edges
-Floats = NDArray[np.float64]
-
-
-class Priced(Protocol):
-    """The prices of one network, which a cost gives when it is put on it. Any object with these two methods will do.
-
-    It may also have `measured(network)`, what a finished network really costs: a target is then met by that figure. With
-    `tolerance`, a share of the target, the prediction is only an estimate, and every network is measured; `seen(widths,
-    cost)` then gives prices that are right for a network of these widths, which was measured to cost so much.
-    """
-
-    def total(self, widths: Widths) -> float:
-        """What the network costs with these living widths."""
-        ...
-
-    def per_channel(self, widths: Widths) -> Floats:
-        """What one channel of every edge costs, given the living widths everywhere."""
-        ...
-
-
-class Cost(Protocol):
-    """What is to be saved. `on` looks at a network once and says what its widths cost.
-
-    A cost may also have `unit`, a word for people, and `again(model, graph, wholes)`, for a cost that depends on the first
-    network it saw: `wholes` is an attribute of its prices, plain data that goes into checkpoints. Prices may also have
-    `handed_on(model, graph)`: the `wholes` for a network cut from theirs, where those are not the same.
-    """
-
-    def on(self, model: nn.Module, graph: Hypergraph) -> Priced: ...
-
-
-def priced_again(cost: Cost, model: nn.Module, graph: Hypergraph, wholes: Any) -> Priced:
-    """Prices of a network that was priced before, or cut from one that was; `wholes` is what those prices had."""
-    again = None if wholes is None else getattr(cost, "again", None)
-    found: Priced = cost.on(model, graph) if again is None else again(model, graph, wholes)
-    return found
-
-
-def handed_on(priced: Priced, model: nn.Module, graph: Hypergraph) -> Any:
-    """The `wholes` for a network cut from the one that has these prices."""
-    hand_on = getattr(priced, "handed_on", None)
-    return getattr(priced, "wholes", None) if hand_on is None else hand_on(model, graph)
 
 
 @dataclass(frozen=True)
@@ -73,12 +27,12 @@ class Sum:
     calls: tuple[tuple[int, int], ...]
 
 
-class Polynomial:
+class Polynomial(Prices):
     """A sum of products of axis sizes over the widths of a graph's edges."""
 
-    def __init__(self, graph: Hypergraph, terms: Iterable[Sum]) -> None:
+    def __init__(self, graph: Hypergraph, terms: Iterable[Sum], unit: str) -> None:
         assert graph.analysed is not None
-        self.graph = graph
+        self.graph, self.unit = graph, unit
         self._roots, self._edge_of = graph.analysed.roots, graph.analysed.edge_of
         self._edge_at = np.full(len(self._roots), -1)
         for root, (edge, _) in self._edge_of.items():
