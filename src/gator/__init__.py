@@ -21,7 +21,7 @@ from gator.files.save import load, save
 from gator.gates.calibrate import Calibration, calibrate_gamma
 from gator.gates.one_shot import one_shot
 from gator.gates.pruner import Pruner
-from gator.graph.hypergraph import Edge, Hypergraph, Member
+from gator.graph.hypergraph import Edge, Hypergraph, Member, SavedGraph
 from gator.graph.trace import trace
 from gator.surgery.cut import cut
 from gator.surgery.inplace import cut_
@@ -54,6 +54,7 @@ __all__ = [
     "RecipeError",
     "Result",
     "RunError",
+    "SavedGraph",
     "TraceError",
     "WeightedCost",
     "calibrate_gamma",

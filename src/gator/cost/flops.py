@@ -22,8 +22,7 @@ class Flops(Cost):
 
     def on(self, model: nn.Module, graph: Hypergraph) -> Polynomial:
         graph = retraced(graph, model)
-        assert graph.analysed is not None
-        labelled = graph.analysed.programs[1]
+        labelled = graph.eval
         program = labelled.program
         share = graph.inputs.batch / program.batch if program.batch and graph.inputs.batch else 1.0
         live = needed(program)
@@ -36,7 +35,7 @@ class Flops(Cost):
                     scale *= int(program.values[value].shape[axis])
                 else:
                     axes.append(labels)
-            return Sum(scale, tuple(axes), ((1, call),))
+            return Sum(scale, tuple(axes), (("eval", call),))
 
         shapes = [value.shape for value in program.values]
         calls = [call for call in program.calls if call.index in live]

@@ -12,6 +12,7 @@ from gator.cost.polynomial import Polynomial, Sum
 from gator.cost.prices import Cost, Widths
 from gator.graph.bake import baked
 from gator.graph.hypergraph import Hypergraph
+from gator.graph.program import MODES, Mode
 from gator.graph.trace import named_tensors, retraced
 
 
@@ -23,20 +24,19 @@ class Memory(Cost):
 
     def on(self, model: nn.Module, graph: Hypergraph) -> Bytes:
         graph = retraced(graph, model)
-        assert graph.analysed is not None
-        readers: dict[str, list[tuple[int, int]]] = {}
-        for index, labelled in enumerate(graph.analysed.programs):
+        readers: dict[str, list[tuple[Mode, int]]] = {}
+        for mode, labelled in zip(MODES, graph.programs, strict=True):
             names = {v.id: v.name for v in labelled.program.values if v.origin == "attribute"}
             for call in labelled.program.calls:
                 for _, value in call.tensors():
                     if value in names and call.mutates != value:
-                        readers.setdefault(names[value], []).append((index, call.index))
+                        readers.setdefault(names[value], []).append((mode, call.index))
         terms, seen = [], set()
         for name, tensor in named_tensors(baked(model)).items():
             if id(tensor) in seen:
                 continue
             seen.add(id(tensor))
-            axes = graph.analysed.attributes.get(name, (None,) * tensor.ndim)
+            axes = graph.attributes.get(name, (None,) * tensor.ndim)
             fixed = math.prod(size for size, labels in zip(tensor.shape, axes, strict=True) if labels is None)
             labelled_axes = tuple(labels for labels in axes if labels is not None)
             terms.append(Sum(float(fixed * tensor.element_size()), labelled_axes, tuple(readers.get(name, ()))))

@@ -14,26 +14,26 @@ import numpy as np
 from gator.cost.prices import Floats, Prices, Widths
 from gator.graph.hypergraph import Hypergraph
 from gator.graph.labels import Axis
+from gator.graph.program import MODES, Mode
 from gator.surgery.fate import Fate, decide
 from gator.surgery.plan import Plan
 
 
 @dataclass(frozen=True)
 class Sum:
-    """A term: `scale` times the sizes of these axes, present while one of `calls` (program, call) is still needed."""
+    """A term: `scale` times the sizes of these axes, present while one of `calls` (mode, call) is still needed."""
 
     scale: float
     axes: tuple[Axis, ...]
-    calls: tuple[tuple[int, int], ...]
+    calls: tuple[tuple[Mode, int], ...]
 
 
 class Polynomial(Prices):
     """A sum of products of axis sizes over the widths of a graph's edges."""
 
     def __init__(self, graph: Hypergraph, terms: Iterable[Sum], unit: str) -> None:
-        assert graph.analysed is not None
         self.graph, self.unit = graph, unit
-        self._roots, self._edge_of = graph.analysed.roots, graph.analysed.edge_of
+        self._roots, self._edge_of = graph.roots, graph.edge_of
         self._edge_at = np.full(len(self._roots), -1)
         for root, (edge, _) in self._edge_of.items():
             self._edge_at[root] = edge
@@ -41,7 +41,7 @@ class Polynomial(Prices):
         self._rows: list[Floats] = [np.zeros(len(graph.edges))]
         self._bases: list[float] = [1.0]  # row 0: an axis of size one
         self._row_of: dict[bytes, int] = {}
-        merged: dict[tuple[int, ...], dict[tuple[tuple[int, int], ...], float]] = {}
+        merged: dict[tuple[int, ...], dict[tuple[tuple[Mode, int], ...], float]] = {}
         for term in terms:
             scale, rows = term.scale, []
             for axis in term.axes:
@@ -87,7 +87,7 @@ class Polynomial(Prices):
 
     def _needed(self, empty: tuple[int, ...]) -> Floats:
         fates = fates_of(self.graph, [self.graph.edges[index].name for index in empty])
-        live = {(program, call) for program, fate in enumerate(fates) for call in fate.live}
+        live = {(mode, call) for mode, fate in fates.items() for call in fate.live}
         return np.array([not calls or any(call in live for call in calls) for calls in self._calls], dtype=np.float64)
 
     def total(self, widths: Widths) -> float:
@@ -106,7 +106,7 @@ class Polynomial(Prices):
         return result
 
 
-def fates_of(graph: Hypergraph, emptied: Iterable[str]) -> tuple[Fate, Fate]:
-    """What becomes of every call, in train and eval mode, when these edges keep nothing."""
+def fates_of(graph: Hypergraph, emptied: Iterable[str]) -> dict[Mode, Fate]:
+    """What becomes of every call, by mode, when these edges keep nothing."""
     plan = Plan(graph, {name: [] for name in emptied})
-    return decide(plan, 0), decide(plan, 1)
+    return {mode: decide(plan, mode) for mode in MODES}

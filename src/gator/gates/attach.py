@@ -42,7 +42,7 @@ class GatedForward:
         reference = next((p for p in model.parameters() if p.dtype.is_floating_point), None)
         if reference is None:
             raise GatorError("this network has no floating-point parameters, so there is nothing to learn")
-        self._sites = sites_of(graph, 0, per, gated)
+        self._sites = sites_of(graph, "train", per, gated)
         self.gates = Gates(
             graph,
             device=reference.device,
@@ -58,8 +58,7 @@ class GatedForward:
 
     def _batched_input(self) -> int | None:
         """Which flat input tells how many examples there are."""
-        assert self.graph.analysed is not None
-        program = self.graph.analysed.programs[0].program
+        program = self.graph.train.program
         shapes = [program.values[value].shape for value in program.inputs]
         return next((i for i, shape in enumerate(shapes) if shape and isinstance(shape[0], BatchInt)), None)
 
@@ -82,7 +81,7 @@ class GatedForward:
             self._trained = self._gated_graph()
 
     def _gated_graph(self) -> fx.GraphModule:
-        emitter = GatedEmitter(self._plan, 0, self.model, canonical_names(self.model), self._sites, len(self.gates))
+        emitter = GatedEmitter(self._plan, "train", self.model, canonical_names(self.model), self._sites, len(self.gates))
         graph = emitter.emit()
         return fx.GraphModule(emitter.objects, graph)
 

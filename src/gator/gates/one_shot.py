@@ -22,7 +22,7 @@ from gator.errors import GatorError
 from gator.gates.correct import meeting
 from gator.gates.project import Alive, Limits, Scores, project
 from gator.gates.trade import traded
-from gator.graph.hypergraph import Edge, Hypergraph
+from gator.graph.hypergraph import Edge, Hypergraph, SavedGraph
 from gator.graph.trace import named_tensors, retraced
 from gator.surgery.cut import cut
 
@@ -62,7 +62,7 @@ CRITERIA = (*_OF_PRODUCERS, "bn_scale", "random")
 
 def one_shot(
     model: nn.Module,
-    graph: Hypergraph,
+    graph: SavedGraph,
     criterion: str = "l1",
     *,
     target: float | str,
@@ -193,17 +193,15 @@ def _of_producers(
 
 def _written(graph: Hypergraph, edge: Edge) -> list[tuple[str, int]]:
     """Weights of the edge's producers, by name and the axis they write it with."""
-    assert graph.analysed is not None
     members = {(member.parameter, member.axis) for member in edge.members}
-    return [(port.parameter, port.axis) for port in graph.analysed.producers if (port.parameter, port.axis) in members]
+    return [(port.parameter, port.axis) for port in graph.producers if (port.parameter, port.axis) in members]
 
 
 def _of_norms(graph: Hypergraph, edge: Edge, tensors: Mapping[str, Tensor]) -> Scores | None:
     """The scale of the norm layers on the edge, None if there are none."""
-    assert graph.analysed is not None
-    program = graph.analysed.programs[1].program
+    program = graph.eval.program
     norms = {
-        program.values[call.args["weight"].id].name
+        program.values[call.value_at("weight")].name
         for call in program.calls
         if call.packet in _NORMS and call.args.get("weight") is not None
     }

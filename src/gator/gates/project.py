@@ -17,6 +17,7 @@ from gator.cost.budget import shown
 from gator.cost.prices import Prices
 from gator.errors import GatorError, KeptError
 from gator.graph.hypergraph import Hypergraph
+from gator.graph.program import MODES
 from gator.surgery.fate import check_connected, decide
 from gator.surgery.plan import Plan
 
@@ -196,8 +197,8 @@ def holds_together(graph: Hypergraph, emptied: Sequence[int]) -> bool:
     """Whether there is a network without these edges."""
     plan = Plan(graph, {graph.edges[index].name: [] for index in emptied})
     try:
-        for index in (0, 1):
-            check_connected(plan, index, decide(plan, index))
+        for mode in MODES:
+            check_connected(plan, mode, decide(plan, mode))
     except KeptError:
         return False
     return True

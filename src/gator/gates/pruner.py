@@ -27,7 +27,7 @@ from gator.gates.loss import ComputationalLoss
 from gator.gates.project import Limits, Scores, blamed_edge, project, smallest, unreachable
 from gator.gates.settings import check_settings
 from gator.gates.view import live_view, summary_table
-from gator.graph.hypergraph import Hypergraph
+from gator.graph.hypergraph import Hypergraph, SavedGraph
 from gator.graph.trace import retraced, trace
 from gator.surgery.cut import cut
 from gator.surgery.inplace import cut_
@@ -65,7 +65,7 @@ class Pruner:
         min_width: int | Mapping[str, int] = 0,
         round_to: int | str = 1,
         keep: Sequence[str] = (),
-        graph: Hypergraph | None = None,
+        graph: SavedGraph | None = None,
         state: Mapping[str, Any] | None = None,
     ) -> None:
         check_settings(alpha, target, steps, per, gamma, momentum, weight_decay, temperature)

@@ -16,10 +16,9 @@ import torch
 
 from gator.errors import GatorError
 from gator.graph.labels import Axes, Axis, Labels, LabelSpace
-from gator.graph.program import Call, Program, Ref
+from gator.graph.program import MODES, Argument, Call, Program, Ref
 from gator.graph.rules import Scope, find
 
-Argument = tuple[str, int | None]
 _PASSES = 8
 _NEAR = 30  # calls; about the length of one attention layer
 aten = torch.ops.aten
@@ -102,7 +101,7 @@ class Analysis:
                 self.axes[value.id] = (None,) * len(value.shape)
             elif value.origin != "call":
                 self.axes[value.id] = self._attribute(
-                    value.name, value.shape, f"{index}:" if value.origin == "constant" else ""
+                    value.name, value.shape, f"{MODES[index]}:" if value.origin == "constant" else ""
                 )
         for call in self.program.calls:
             found = find(call.op)

@@ -15,7 +15,7 @@ from gator.errors import TraceError
 from gator.graph.analysis import Analysis, analyse, under
 from gator.graph.bake import baked
 from gator.graph.explain import Explainer
-from gator.graph.hypergraph import Analysed, Edge, Hypergraph, group
+from gator.graph.hypergraph import Edge, Hypergraph, SavedGraph, group
 from gator.graph.inputs import Inputs, describe
 from gator.graph.macs import macs
 from gator.graph.program import needed
@@ -145,15 +145,14 @@ def _assemble(
         macs=sum(cost for _, cost in counted),
         fixed=fixed,
         heads=heads,
-        analysed=Analysed(
-            programs=tuple(analysis.results),
-            roots=roots,
-            attributes=analysis.attributes,
-            edge_of=edge_of,
-            baked=baked_names,
-            explainer=Explainer(analysis.space.ties, analysis.calls, roots, analysis.attributes),
-            producers=tuple(analysis.producers),
-        ),
+        train=analysis.results[0],
+        eval=analysis.results[1],
+        roots=roots,
+        attributes=analysis.attributes,
+        edge_of=edge_of,
+        baked=baked_names,
+        explainer=Explainer(analysis.space.ties, analysis.calls, roots, analysis.attributes),
+        producers=tuple(analysis.producers),
     )
 
 
@@ -176,10 +175,10 @@ def _edges_of_calls(
     return result
 
 
-def retraced(graph: Hypergraph, model: nn.Module) -> Hypergraph:
-    """The graph with what surgery needs: itself, or traced again if it came from JSON; an error if the model differs."""
+def retraced(graph: SavedGraph, model: nn.Module) -> Hypergraph:
+    """The graph with its programs: itself, or traced again if it came from JSON; an error if the model differs."""
     _check_plain(model)
-    if graph.analysed is not None:
+    if isinstance(graph, Hypergraph):
         _check_shapes(graph, model)
         return graph
     again = trace_inputs(model, graph.inputs, fixed=graph.fixed, heads=graph.heads)
@@ -189,19 +188,17 @@ def retraced(graph: Hypergraph, model: nn.Module) -> Hypergraph:
 
 def sizes_free(graph: Hypergraph, model: nn.Module) -> bool:
     """Whether other sizes of space (or of a sequence) run the program that was traced; asked of the model once."""
-    assert graph.analysed is not None
-    if not graph.analysed.free:
-        evaluated = graph.analysed.programs[1].program
+    if not graph.sizes_free:
+        evaluated = graph.eval.program
         batched = evaluated.batch is not None and graph.inputs.batch is not None
-        graph.analysed.free.append(batched and runs_at_other_sizes(baked(model), graph.inputs, has_rule, evaluated))
-    return graph.analysed.free[0]
+        graph.sizes_free.append(batched and runs_at_other_sizes(baked(model), graph.inputs, has_rule, evaluated))
+    return graph.sizes_free[0]
 
 
 def _check_shapes(graph: Hypergraph, model: nn.Module) -> None:
     """Raise if the graph describes another network, or this one as it was before a cut."""
-    assert graph.analysed is not None
     held = named_tensors(model)
-    for labelled in graph.analysed.programs:
+    for labelled in graph.programs:
         for value in labelled.program.attributes():
             tensor = held.get(value.name)
             if tensor is not None and tuple(tensor.shape) != tuple(value.shape):
@@ -209,7 +206,7 @@ def _check_shapes(graph: Hypergraph, model: nn.Module) -> None:
                     f"this graph describes another network: {value.name} has shape {tuple(tensor.shape)}, the graph was traced "
                     f"with {tuple(value.shape)}\n  Call gator.trace(model, example_inputs) again after every cut."
                 )
-            if tensor is None and value.name not in graph.analysed.baked:
+            if tensor is None and value.name not in graph.baked:
                 raise TraceError(
                     f"this graph describes another network: it has {value.name}, which this {type(model).__name__} has not\n"
                     "  Call gator.trace with this model."

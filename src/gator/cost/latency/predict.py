@@ -56,7 +56,7 @@ class Layers:
         if empty not in self._live:
             everything = frozenset(range(len(self.segments)))
             if empty:
-                fate = fates_of(self.graph, [self.graph.edges[index].name for index in empty])[1]
+                fate = fates_of(self.graph, [self.graph.edges[index].name for index in empty])["eval"]
                 everything = frozenset(i for i in everything if self.segments[i].anchor in fate.live)
             self._live[empty] = everything
         return self._live[empty]
