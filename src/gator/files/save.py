@@ -7,10 +7,8 @@ are put in. What does not fit is an error that names the first mismatch, and the
 from __future__ import annotations
 
 import base64
-import contextlib
 import json
 import os
-import tempfile
 import zlib
 from pathlib import Path
 from typing import Any
@@ -20,6 +18,7 @@ from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
 from torch import nn
 
+from gator.atomic_file import write_atomically
 from gator.errors import FileError, GatorError
 from gator.graph.hypergraph import SavedGraph
 from gator.graph.trace import check_same, named_tensors, trace_inputs
@@ -55,25 +54,11 @@ def packed(model: nn.Module) -> tuple[dict[str, torch.Tensor], dict[str, Any]]:
 
 
 def write_whole(target: Path, tensors: dict[str, torch.Tensor], metadata: dict[str, str]) -> None:
-    """One safetensors file that appears whole or not at all, whatever happens meanwhile."""
-    if not target.parent.is_dir():
-        raise FileError(f"cannot save to {target}: there is no folder {target.parent}")
+    """Write one safetensors file, completely or not at all."""
     try:
-        handle, temporary = tempfile.mkstemp(dir=target.parent, prefix=f".{target.name}.")
-    except OSError as error:
-        raise FileError(f"cannot save to {target}: {error}") from error
-    os.close(handle)
-    try:
-        save_file(tensors, temporary, metadata=metadata)
-        with open(temporary, "rb") as written:
-            os.fsync(written.fileno())
-        os.chmod(temporary, 0o644)
-        os.replace(temporary, target)
-    except (OSError, SafetensorError) as error:
-        raise FileError(f"cannot save to {target}: {error}") from error
-    finally:
-        with contextlib.suppress(FileNotFoundError):
-            os.unlink(temporary)
+        write_atomically(target, lambda temporary: save_file(tensors, temporary, metadata=metadata))
+    except SafetensorError as error:
+        raise FileError(f"cannot write {target}: {error}") from error
 
 
 def load(path: str | os.PathLike[str], model: nn.Module) -> nn.Module:

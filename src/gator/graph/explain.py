@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 from collections import deque
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
@@ -12,6 +11,7 @@ import numpy as np
 from gator.errors import GatorError
 from gator.graph.labels import Axes, Labels, Tie
 from gator.graph.program import Call
+from gator.suggest import did_you_mean
 
 if TYPE_CHECKING:
     from gator.graph.hypergraph import Edge
@@ -45,10 +45,8 @@ class Explainer:
         names = [n for n in self._attributes if n == name or n.startswith(name + ".")]
         if not names:
             layers = {n.rpartition(".")[0] for n in self._attributes} | set(self._attributes)
-            close = difflib.get_close_matches(name, layers, n=3)
-            raise GatorError(
-                f"no edge, layer or parameter {name!r}" + (f"; did you mean {' or '.join(close)}?" if close else "")
-            )
+            hint = did_you_mean(name, layers, otherwise="print(graph) lists the edges")
+            raise GatorError(f"no edge, layer or parameter {name!r}; {hint}")
         where = {(m.parameter, m.axis): edge.name for edge in edges for m in edge.members}
         lines = []
         for parameter in names:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 import json
 from collections.abc import Sequence
 from dataclasses import dataclass, field, fields
@@ -20,6 +19,7 @@ from gator.graph.explain import Explainer
 from gator.graph.inputs import Inputs, TensorSpec
 from gator.graph.labels import Axes, Labels
 from gator.graph.program import Mode
+from gator.suggest import did_you_mean
 
 if TYPE_CHECKING:
     from typing_extensions import Self
@@ -85,9 +85,8 @@ class SavedGraph:
 
     def __getitem__(self, name: str) -> Edge:
         if name not in self._by_name:
-            close = difflib.get_close_matches(name, self._by_name, n=3)
-            hint = f"; did you mean {' or '.join(close)}?" if close else "; print(graph) lists the edges"
-            raise GatorError(f"the graph has no edge {name!r}{hint}")
+            hint = did_you_mean(name, self._by_name, otherwise="print(graph) lists the edges")
+            raise GatorError(f"the graph has no edge {name!r}; {hint}")
         return self._by_name[name]
 
     def __contains__(self, name: str) -> bool:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
@@ -22,6 +21,7 @@ from gator.graph.program import needed
 from gator.graph.record import collector_paused, record, runs_at_other_sizes
 from gator.graph.recorder import Names
 from gator.graph.rules import has_rule
+from gator.suggest import did_you_mean
 
 
 def trace(
@@ -100,8 +100,7 @@ def _check_names(model: nn.Module, fixed: Sequence[str], heads: str | Mapping[st
     asked += [("heads", name, modules) for name in ([] if isinstance(heads, str) else heads)]
     for argument, name, names in asked:
         if name not in names:
-            close = difflib.get_close_matches(name, names, n=3)
-            hint = f"did you mean {' or '.join(close)}?" if close else "see model.named_modules()"
+            hint = did_you_mean(name, names, otherwise="see model.named_modules()")
             raise TraceError(f"{argument}= names {name!r}, which the model does not have; {hint}")
     tensors = named_tensors(model)
     for name in fixed:

@@ -5,7 +5,6 @@ It is checked before any work: names, lengths and indices. An edge that is not n
 
 from __future__ import annotations
 
-import difflib
 from collections.abc import Mapping
 from functools import cached_property
 from typing import Any
@@ -18,6 +17,7 @@ from gator.errors import KeptError
 from gator.graph.hypergraph import Edge, Hypergraph
 from gator.graph.labels import Axis
 from gator.graph.program import BatchInt, Mode, Program
+from gator.suggest import did_you_mean
 
 Mask = NDArray[np.bool_]
 Kept = Mapping[str, Any]
@@ -31,8 +31,7 @@ def masks_of(graph: Hypergraph, kept: Kept) -> dict[str, Mask]:
     for name in kept:
         if name not in names:
             owner = [e.name for e in graph.edges if any(m.parameter.rpartition(".")[0] == name for m in e.members)]
-            close = difflib.get_close_matches(str(name), names, n=3)
-            hint = f"did you mean {' or '.join(close)}?" if close else "print(graph) lists the edges"
+            hint = did_you_mean(str(name), names, otherwise="print(graph) lists the edges")
             if owner:
                 hint = f"its channels belong to {' and '.join(dict.fromkeys(owner))}"
             raise KeptError(f"kept names {name!r}, which is not an edge of this graph; {hint}")

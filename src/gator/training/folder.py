@@ -18,6 +18,8 @@ from typing import Any
 
 import torch
 
+from gator.atomic_file import write_atomically
+from gator.cost.latency.machine import processor
 from gator.errors import FileError, RunError
 from gator.training.reading import as_mapping, differing_keys, read_recipe, recipe_text
 from gator.training.recipe import Recipe
@@ -119,16 +121,7 @@ class _NoEvents:
 
 
 def _write(path: Path, text: str) -> None:
-    """A text file that appears whole or not at all."""
-    temporary = path.with_name(f".{path.name}")
-    try:
-        with temporary.open("w") as file:
-            file.write(text)
-            file.flush()
-            os.fsync(file.fileno())
-        temporary.replace(path)
-    except OSError as error:
-        raise FileError(f"cannot write {path}: {error}") from error
+    write_atomically(path, lambda temporary: temporary.write_text(text, encoding="utf-8"))
 
 
 def next_free(parent: Path, name: str) -> Path:
@@ -153,7 +146,7 @@ def environment(recipe: Recipe, device: str, processes: int) -> dict[str, Any]:
         "command": sys.argv,
         "python": platform.python_version(),
         "platform": platform.platform(),
-        "processor": _processor(),
+        "processor": processor(),
         "device": device,
         "gpu": torch.cuda.get_device_name() if device.startswith("cuda") else None,
         "processes": processes,
@@ -163,12 +156,6 @@ def environment(recipe: Recipe, device: str, processes: int) -> dict[str, Any]:
         "git": _git(),
         "weights_sha256": hashlib.sha256(weights.read_bytes()).hexdigest() if weights.is_file() else None,
     }
-
-
-def _processor() -> str:
-    info = Path("/proc/cpuinfo")
-    lines = info.read_text().splitlines() if info.is_file() else []
-    return next((line.partition(":")[2].strip() for line in lines if line.startswith("model name")), platform.processor())
 
 
 def _git() -> dict[str, Any] | None:

@@ -6,7 +6,6 @@ Keys are checked against the dataclasses of recipe.py, which are the only list o
 from __future__ import annotations
 
 import dataclasses
-import difflib
 import json
 import math
 import os
@@ -18,6 +17,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from gator.errors import MissingExtraError, RecipeError
+from gator.suggest import did_you_mean
 from gator.training.recipe import Recipe, check
 
 SHIPPED = Path(__file__).parent.parent / "recipes"
@@ -91,7 +91,7 @@ def _made(kind: type[T], content: Any, path: str) -> T:
     fields = {field.name: field for field in dataclasses.fields(kind)}  # type: ignore[arg-type]
     for key in content:
         if key not in fields:
-            raise RecipeError(f"{path}{key} is not a key{_hint(path, key, Recipe)}")
+            raise RecipeError(f"{path}{key} is not a key; {_hint(path, key, Recipe)}")
     for name, field in fields.items():
         if name not in content and field.default is dataclasses.MISSING and field.default_factory is dataclasses.MISSING:
             raise RecipeError(f"{path}{name} is missing: {_described(hints[name])} is needed there")
@@ -100,10 +100,9 @@ def _made(kind: type[T], content: Any, path: str) -> T:
 
 def _hint(path: str, key: str, root: type) -> str:
     known = _keys(root, "")
-    close = difflib.get_close_matches(f"{path}{key}", known, n=1, cutoff=0.5)
-    tails = [k for k in known if k.rpartition(".")[2] == key]
-    best = tails or close
-    return f"; did you mean {best[0]}?" if best else f"; expected one of {', '.join(k for k in known if k.startswith(path))}"
+    elsewhere = [k for k in known if k.rpartition(".")[2] == key][:1]  # the right key in the wrong table
+    expected = f"expected one of {', '.join(k for k in known if k.startswith(path))}"
+    return did_you_mean(elsewhere[0] if elsewhere else f"{path}{key}", elsewhere or known, otherwise=expected, at_most=1)
 
 
 def _keys(kind: type, path: str) -> list[str]:

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from gator.errors import RunError
-from gator.together import by_first
+from gator.rank_zero import on_rank_zero
 from gator.training.folder import RunFolder, environment, next_free
 from gator.training.processes import Processes
 from gator.training.reading import read_recipe
@@ -59,7 +59,7 @@ def _new_folder(recipe: Recipe, path: Path | None, processes: Processes) -> RunF
         where = path or next_free(Path("runs"), recipe.name)
         return RunFolder.new(where, recipe, environment(recipe, str(processes.device), processes.count)).path
 
-    return RunFolder(by_first(made))
+    return RunFolder(on_rank_zero(made))
 
 
 @contextmanager

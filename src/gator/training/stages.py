@@ -24,8 +24,8 @@ from gator.errors import FileError, RunError
 from gator.files.save import read_packed, save, unpacked
 from gator.gates.pruner import Pruner
 from gator.graph.inputs import describe
+from gator.rank_zero import on_rank_zero
 from gator.surgery.slice import flush_denormals_
-from gator.together import by_first
 from gator.training.checkpoint import State, checkpoints, load_optimizer_, parameters_in_order, write_checkpoint
 from gator.training.costs import cost_for, setup_for
 from gator.training.evaluate import evaluate, recalibrate_
@@ -283,7 +283,7 @@ class Run:
         watch = self._stopwatch()
         networks = [self._from_file(self.folder.dense), *(self._from_file(self.folder.path / o.file) for o in self.rounds)]
         found = [self.before, *(outcome.figures for outcome in self.rounds)]
-        before, *after = by_first(lambda: with_latencies(found, networks, watch))
+        before, *after = on_rank_zero(lambda: with_latencies(found, networks, watch))
         rounds = tuple(replace(outcome, figures=one) for outcome, one in zip(self.rounds, after, strict=True))
         result = Result(str(self.folder.path), self.data.tested_on, round(self.seconds, 1), before, rounds, watch.conditions)
         self._written(lambda: self.folder.finish(result.as_json(), str(result)))
@@ -326,7 +326,7 @@ class Run:
     def _written(self, write: Callable[[], T]) -> T:
         """What the first process writes; if it cannot, how to go on when it can."""
         try:
-            return by_first(write)
+            return on_rank_zero(write)
         except (FileError, OSError) as error:
             raise RunError(
                 f"the run folder could not be written to: {error}\n"

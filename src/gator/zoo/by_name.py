@@ -5,7 +5,6 @@ Whoever asks says which error it is, so that a wrong network and a wrong data se
 
 from __future__ import annotations
 
-import difflib
 import importlib
 import importlib.util
 import sys
@@ -16,6 +15,7 @@ from types import ModuleType
 from typing import Any
 
 from gator.errors import GatorError, MissingExtraError
+from gator.suggest import did_you_mean
 
 
 def is_file(name: str) -> bool:
@@ -26,9 +26,8 @@ def is_file(name: str) -> bool:
 
 def unknown(source: str, name: str, names: Sequence[str], error: type[GatorError]) -> GatorError:
     """The error for a `name` that `source` does not have."""
-    close = difflib.get_close_matches(name, names, n=3)
     rest = " ..." if len(names) > 8 else ""
-    hint = f"did you mean {' or '.join(close)}?" if close else f"it has {', '.join(names[:8])}{rest}"
+    hint = did_you_mean(name, names, otherwise=f"it has {', '.join(names[:8])}{rest}")
     return error(f"{source} has no {name!r}; {hint}")
 
 

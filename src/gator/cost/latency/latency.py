@@ -24,8 +24,8 @@ from gator.cost.prices import Cost, Floats, PlainData, Prices, Widths
 from gator.errors import GatorError
 from gator.graph.hypergraph import Hypergraph
 from gator.graph.trace import retraced
+from gator.rank_zero import on_rank_zero
 from gator.surgery.cut import cut
-from gator.together import by_first
 
 METHODS = ("table", "probe")
 _ALMOST = 0.9  # of the channels
@@ -84,7 +84,7 @@ class Latency(Cost):
             was = Setup(**wholes["setup"])
             raise GatorError(f"the latencies so far were measured under other conditions: {was}; now it is {setup}")
         if self.method == "table":
-            by_first(lambda: self.found_for(graph))  # refused before anything is measured
+            on_rank_zero(lambda: self.found_for(graph))  # refused before anything is measured
         # The same form as the networks it is compared to: an fx graph over the same layers.
         network = cut(model, graph, {}, keep_class=False, verify=False)
         reference = Stopwatch(setup, graph.inputs, self.rounds).reference(network, None if wholes is None else wholes["ms"])
@@ -92,10 +92,10 @@ class Latency(Cost):
         priced: Probed | Tabled
         if self.method == "probe":
             given = None if wholes is None else wholes["prices"]
-            prices = by_first(lambda: probed_prices(model, graph, reference)) if given is None else np.array(given)
+            prices = on_rank_zero(lambda: probed_prices(model, graph, reference)) if given is None else np.array(given)
             priced, factor = Probed(prices, widths, reference.ms), 1.0
         else:
-            text = by_first(lambda: self.built(model, graph, layers_alone=wholes is not None)[1].to_json())
+            text = on_rank_zero(lambda: self.built(model, graph, layers_alone=wholes is not None)[1].to_json())
             calibration = None if wholes is None else Calibration(**wholes["calibration"])
             priced = self.tabled(graph, Table.from_json(text, "the table"), calibration)
             # The table was made on another day; what the whole network takes today stands for the difference.

@@ -17,7 +17,7 @@ from gator.cost.latency.runtime import runtime_of
 from gator.cost.latency.setup import Setup
 from gator.cost.timing import Timing, rounds_worth, timed
 from gator.graph.inputs import Inputs, TensorSpec
-from gator.together import by_first
+from gator.rank_zero import on_rank_zero
 
 _LAST_WORD_MS, _LAST_WORD_ROUNDS = 10_000.0, 200  # what a finished network is worth: whether a budget is met hangs on it
 Run = Callable[[], Any]
@@ -59,7 +59,7 @@ class Stopwatch:
     def reference(self, network: nn.Module, ms: float | None = None) -> Reference:
         """This network to measure others against; `ms` is what it took before, if that is known."""
         run = self.prepare(network)
-        return Reference(self, run, by_first(lambda: self.certain_times([run]))[0].mean_ms if ms is None else ms)
+        return Reference(self, run, on_rank_zero(lambda: self.certain_times([run]))[0].mean_ms if ms is None else ms)
 
 
 @dataclass(frozen=True)
@@ -72,5 +72,5 @@ class Reference:
 
     def measured(self, network: nn.Module) -> float:
         """Milliseconds of another network, as they would have been when this one was measured."""
-        own, other = by_first(lambda: self.stopwatch.certain_times([self.run, self.stopwatch.prepare(network)]))
+        own, other = on_rank_zero(lambda: self.stopwatch.certain_times([self.run, self.stopwatch.prepare(network)]))
         return other.mean_ms * self.ms / own.mean_ms
