@@ -11,6 +11,7 @@ from torch import nn
 
 import gator
 from gator import zoo
+from gator.graph.select import layers_named
 
 
 class Unknown:
@@ -143,6 +144,38 @@ def test_fixed_layers_are_left_alone() -> None:
     graph = gator.trace(net, torch.zeros(1, 3, 8, 8), fixed=["2"])
     assert graph.edges == ()
     assert "asked for by fixed=" in graph.explain("2.weight")
+
+
+def test_layers_are_selected_by_name_module_and_pattern() -> None:
+    block = nn.Sequential(conv(4, 4), nn.ReLU(), conv(4, 6))
+    net = nn.Sequential(conv(3, 4), block, nn.ReLU(), conv(6, 2))
+    x = torch.zeros(1, 3, 8, 8)
+    assert layers_named(net, ["1.*", net[3], "0.weight"]) == ("1.0", "1.2", "3", "0.weight")
+    assert layers_named(net, [block, "1.0"]) == ("1",)
+    assert layers_named(net, ["*.bias"]) == ("0.bias", "1.0.bias", "1.2.bias", "3.bias")
+    assert layers_named(net, []) == ()
+    by_name = gator.trace(net, x, fixed=["1.0", "1.2"])
+    for given in (["1.*"], [block], [block[0], block[2]]):
+        assert gator.trace(net, x, fixed=given).edges == by_name.edges
+    normalised = nn.Sequential(nn.utils.parametrizations.weight_norm(conv(3, 4)), nn.ReLU(), conv(4, 2))
+    assert gator.trace(normalised, x, fixed=[normalised[0]]).edges == ()
+
+
+@pytest.mark.parametrize(
+    ("given", "words"),
+    [
+        (["layer9.*"], r"fixed= has the pattern 'layer9\.\*', which matches no layer"),
+        ([nn.ReLU()], "holds a ReLU that is not part of the model"),
+        ([3], "holds 3; expected names, glob patterns or modules"),
+        (nn.ReLU(), r"is a ReLU; expected a list of layers, \[layer\]"),
+    ],
+)
+def test_a_selection_that_matches_nothing_is_named(given, words: str) -> None:
+    net = nn.Sequential(conv(3, 4), nn.ReLU(), conv(4, 2))
+    with pytest.raises(gator.TraceError, match=words):
+        gator.trace(net, torch.zeros(1, 3, 8, 8), fixed=given)
+    with pytest.raises(gator.TraceError, match="holds the model itself"):
+        gator.trace(net, torch.zeros(1, 3, 8, 8), fixed=[net])
 
 
 def test_fixing_nothing_is_an_error() -> None:

@@ -11,7 +11,7 @@ import torch
 from torch import nn
 
 from gator.errors import TraceError
-from gator.graph.analysis import Analysis, analyse, under
+from gator.graph.analysis import Analysis, analyse
 from gator.graph.bake import baked
 from gator.graph.explain import Explainer
 from gator.graph.hypergraph import Edge, Hypergraph, SavedGraph, group
@@ -21,6 +21,7 @@ from gator.graph.program import needed
 from gator.graph.record import collector_paused, record, runs_at_other_sizes
 from gator.graph.recorder import Names
 from gator.graph.rules import has_rule
+from gator.graph.select import layers_named, under
 from gator.suggest import did_you_mean
 
 
@@ -28,30 +29,28 @@ def trace(
     model: nn.Module,
     example_inputs: Any,
     *,
-    fixed: Sequence[str] = (),
+    fixed: Sequence[str | nn.Module] = (),
     heads: str | Mapping[str, str] = "whole",
 ) -> Hypergraph:
     """Which channels of `model` depend on each other.
 
     `example_inputs` is a tensor, a tuple of positional or a dict of keyword arguments; only shapes and types matter.
-    `fixed` names layers or parameters to leave alone. `heads` says whether attention loses whole heads or the
-    dimensions inside them, for all of them or by the name of the layer that writes them.
+    `fixed` holds layers or parameters to leave alone: names, glob patterns ("layer1.*") or modules of the model.
+    `heads` says whether attention loses whole heads or the dimensions inside them, for all of them or by the name of the
+    layer that writes them.
     """
     if not isinstance(model, nn.Module):
         raise TraceError(f"model is a {type(model).__name__}; expected a torch.nn.Module")
     _check_plain(model)
     _check_heads(heads)
-    if isinstance(fixed, str):
-        raise TraceError(f"fixed={fixed!r} is a string; expected a list of names, [{fixed!r}]")
-    return trace_inputs(
-        model, describe(example_inputs), fixed=tuple(fixed), heads=heads if isinstance(heads, str) else dict(heads)
-    )
+    names = layers_named(model, fixed)
+    return trace_inputs(model, describe(example_inputs), fixed=names, heads=heads if isinstance(heads, str) else dict(heads))
 
 
 def trace_inputs(model: nn.Module, inputs: Inputs, *, fixed: tuple[str, ...], heads: str | dict[str, str]) -> Hypergraph:
     """As `trace`, from inputs that are already described."""
     plain = baked(model)
-    _check_names(plain, fixed, heads)
+    _check_names(plain, heads)
     with collector_paused():
         return _traced(model, plain, inputs, fixed, heads)
 
@@ -93,19 +92,12 @@ def _check_heads_found(analysis: Analysis, heads: Mapping[str, str]) -> None:
             raise TraceError(f"heads= names {name!r}, where no attention is written; the layers that write it are {known}")
 
 
-def _check_names(model: nn.Module, fixed: Sequence[str], heads: str | Mapping[str, str]) -> None:
+def _check_names(model: nn.Module, heads: str | Mapping[str, str]) -> None:
     modules = {name for name, _ in model.named_modules()}
-    known = modules | {name for name, _ in model.named_parameters()} | {name for name, _ in model.named_buffers()}
-    asked = [("fixed", name, known) for name in fixed]
-    asked += [("heads", name, modules) for name in ([] if isinstance(heads, str) else heads)]
-    for argument, name, names in asked:
-        if name not in names:
-            hint = did_you_mean(name, names, otherwise="see model.named_modules()")
-            raise TraceError(f"{argument}= names {name!r}, which the model does not have; {hint}")
-    tensors = named_tensors(model)
-    for name in fixed:
-        if not any(under(tensor, name) for tensor in tensors):
-            raise TraceError(f"fixed= names {name!r}, which has no parameters or buffers to fix; name the layer beside it")
+    for name in [] if isinstance(heads, str) else heads:
+        if name not in modules:
+            hint = did_you_mean(name, modules, otherwise="see model.named_modules()")
+            raise TraceError(f"heads= names {name!r}, which the model does not have; {hint}")
 
 
 def _assemble(
