@@ -23,7 +23,9 @@ from gator.gates.one_shot import one_shot
 from gator.gates.pruner import Pruner
 from gator.graph.hypergraph import Edge, Hypergraph, Member, SavedGraph
 from gator.graph.trace import trace
+from gator.surgery.apply import apply, plan
 from gator.surgery.cut import cut
+from gator.surgery.cut_plan import CutPlan
 from gator.surgery.inplace import cut_
 from gator.surgery.masked import masked
 from gator.training.reading import read_recipe
@@ -36,6 +38,7 @@ __version__ = "0.1.0"
 __all__ = [
     "Calibration",
     "CutError",
+    "CutPlan",
     "DataError",
     "Edge",
     "FileError",
@@ -57,6 +60,7 @@ __all__ = [
     "SavedGraph",
     "TraceError",
     "WeightedCost",
+    "apply",
     "calibrate_gamma",
     "cut",
     "cut_",
@@ -64,6 +68,7 @@ __all__ = [
     "masked",
     "measure",
     "one_shot",
+    "plan",
     "predict_macs",
     "read_recipe",
     "resume",

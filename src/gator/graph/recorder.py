@@ -9,9 +9,10 @@ from __future__ import annotations
 import functools
 import os
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
+from types import CodeType
 from typing import Any
 
 import torch
@@ -19,6 +20,7 @@ from torch import nn
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from gator.errors import TraceError
+from gator.graph.call_names import Rewritten
 from gator.graph.program import Call, Ref, Value
 from gator.graph.shapes import quick_shape
 
@@ -65,6 +67,7 @@ class Names:
         self._by_memory = {_memory(tensor): name for name, tensor in attributes if tensor.numel()}
         self.modules = {id(m): n for n, m in reversed(list(model.named_modules(remove_duplicate=False)))}
         self.device = attributes[-1][1].device if attributes else torch.device("cpu")
+        self.origins = model.origins if isinstance(model, Rewritten) else {}
 
     def of_tensor(self, tensor: torch.Tensor) -> str | None:
         return self._by_memory.get(_memory(tensor)) if tensor.numel() else self._empty.get(id(tensor))
@@ -182,7 +185,7 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
                     f"  at {_source()[0]}\n  Use the form without the trailing underscore."
                 )
             result = meta_args[0]
-        source, module = _source(self.names.modules)
+        source, module, origin = _source(self.names.modules, self.names.origins)
         single = isinstance(result, torch.Tensor)
         results = [result] if single else list(result)
         name = func.overloadpacket.__name__
@@ -191,7 +194,7 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
         if mutated is not None:
             overwrites = self.shadow_and_value(mutated)[1]
         frozen = not torch.is_grad_enabled() and not self._inside_function
-        self.calls.append(Call(len(self.calls), func, recorded, tuple(ids), module, source, overwrites, frozen))
+        self.calls.append(Call(len(self.calls), func, recorded, tuple(ids), module, source, overwrites, frozen, origin))
         if mutated is not None:
             if not isinstance(mutated, Stand):
                 self._advance(func, args, kwargs, mutated, tensors)
@@ -320,17 +323,21 @@ def _mutated(func: Any, args: Any) -> torch.Tensor | None:
     return args[0] if _schema_names(func)[1] else None
 
 
-def _source(modules: dict[int, str] | None = None) -> Any:
-    """Where the user's code is: (file:line in function, innermost module's name)."""
+def _source(
+    modules: Mapping[int, str] | None = None, origins: Mapping[CodeType, Mapping[int, str]] | None = None
+) -> tuple[str, str, str]:
+    """Where the user's code is: (file:line in function, innermost module's name, the call a rewritten network stands for)."""
     frame = sys._getframe(1)
-    source, module = "", None
+    source, module, origin = "", None, ""
     while frame is not None:
         code = frame.f_code
         if module is None and modules is not None and code is _CALL_IMPL:
             module = modules.get(id(frame.f_locals.get("self")))
+        if origins and code in origins:
+            origin = origins[code].get(frame.f_lineno, "")
         if not source and code.co_filename != _HERE and not code.co_filename.startswith((_TORCH, "<")):
             source = f"{code.co_filename}:{frame.f_lineno} ({code.co_name})"
-        if source and (module is not None or modules is None):
+        if source and (module is not None or modules is None) and (origin or not origins):
             break
         frame = frame.f_back  # type: ignore[assignment]
-    return source, module or ""
+    return source, module or "", origin

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 import torch
@@ -204,7 +204,16 @@ def _check_shapes(graph: Hypergraph, model: nn.Module) -> None:
                 )
 
 
-def check_same(expected: Sequence[Edge], found: Sequence[Edge], error: type[Exception]) -> None:
+class Wide(Protocol):
+    """An edge as far as it has a name and a width."""
+
+    @property
+    def name(self) -> str: ...
+    @property
+    def width(self) -> int: ...
+
+
+def check_same(expected: Sequence[Wide], found: Sequence[Wide], error: type[Exception]) -> None:
     """Raise, naming the first edge in which two networks differ."""
     for one, other in zip(expected, found, strict=False):
         if one.name != other.name or one.width != other.width:

@@ -13,6 +13,7 @@ from gator.graph.bake import needs_baking
 from gator.graph.hypergraph import SavedGraph
 from gator.graph.trace import named_tensors, retraced
 from gator.surgery.cut import as_network, check_network, class_problem
+from gator.surgery.cut_plan import Remains
 from gator.surgery.history import remember
 from gator.surgery.plan import Kept, Mask, Plan
 from gator.surgery.slice import canonical_names, narrowed, sliced_copy, update_layers_
@@ -42,9 +43,9 @@ def cut_(model: nn.Module, graph: SavedGraph, kept: Kept, *, optimizer: Optimize
     before = list(model.parameters())
     _shrink_(model, plan, optimizer)
     if not reason:
-        return remember(model, model, plan, "class", {})
-    network, folded = as_network(model, model, plan)
-    remember(network, model, plan, "graph", folded)
+        return remember(model, model, plan, "class", Remains())
+    network, left = as_network(model, model, plan)
+    remember(network, model, plan, "graph", left)
     model.__class__ = network.__class__
     model.__dict__.clear()
     model.__dict__.update(network.__dict__)
