@@ -17,9 +17,9 @@ from typing import Any, TypeVar
 import torch
 from torch import nn
 
-from gator.cost.budget import parse_target
 from gator.cost.latency.stopwatch import Stopwatch
 from gator.cost.measure import measure
+from gator.cost.target import parse_target
 from gator.errors import FileError, RunError
 from gator.files.save import read_packed, save, unpacked
 from gator.gates.pruner import Pruner
