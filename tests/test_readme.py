@@ -25,6 +25,7 @@ def test_the_python_runs_as_it_stands(tmp_path) -> None:
     assert (tmp_path / "small.safetensors").exists()
 
 
+@pytest.mark.trains
 def test_the_training_loop_runs_as_it_stands(tmp_path) -> None:
     _, code = re.findall(r"```python\n(.*?)```", README, re.S)
     result = python("-W", "error", "-c", code, folder=tmp_path)
@@ -40,6 +41,8 @@ def test_the_recipe_is_one() -> None:
     assert (recipe.prune.target, recipe.finetune.distill) == (0.5, 0.7)
 
 
+@pytest.mark.slow
+@pytest.mark.trains
 def test_the_default_run_does_what_is_shown(tmp_path) -> None:
     """Half of the FLOPs, an accuracy as good as before or nearly so, a smaller file; latencies are for benchmarks to judge."""
     (shown,) = re.findall(r"output of gator prune -->\n```text\n(.*?)```", README, re.S)

@@ -118,6 +118,7 @@ class TestPrune:
             "prune", "--cost", "latency", "--runtime", "fake", *args, *set_options(*changes), "--out", str(tmp_path / "run")
         )
 
+    @pytest.mark.trains
     @pytest.mark.parametrize("budget", ["share", "ms"])
     def test_the_budget_is_met_by_what_is_measured(self, typed, tmp_path, budget) -> None:
         model = zoo.build("digits:resnet").model

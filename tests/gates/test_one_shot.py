@@ -21,6 +21,7 @@ def trained():
     return model
 
 
+@pytest.mark.trains
 @pytest.mark.parametrize("criterion", ["l1", "l2", "taylor", "bn_scale", "geometric_median", "random"])
 def test_every_criterion_meets_the_budget_and_leaves_the_model(trained, criterion):
     x, y, _, _ = digits()

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import random
 import signal
 import subprocess
@@ -14,6 +13,8 @@ from training.small import metrics_of, set_options, short_recipe, tensors_of
 
 import gator
 from gator.training.checkpoint import checkpoints
+
+pytestmark = pytest.mark.trains
 
 # The kills fall into every phase: 14, 28 and 14 steps, with a checkpoint after each.
 CHANGES = ("train.epochs=2", "prune.epochs=4", "finetune.epochs=2", "run.checkpoint_seconds=0", "finetune.distill=0.3")
@@ -67,9 +68,8 @@ def whole(tmp_path_factory) -> Path:
 
 
 def start(code: str, *args: str) -> subprocess.Popen:
-    environment = os.environ | {"OMP_NUM_THREADS": "1"}
     quiet = {"stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL}
-    return subprocess.Popen([sys.executable, "-c", code, *args], env=environment, **quiet)
+    return subprocess.Popen([sys.executable, "-c", code, *args], **quiet)
 
 
 def same(folder: Path, whole: Path) -> None:

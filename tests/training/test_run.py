@@ -8,12 +8,14 @@ import signal
 
 import pytest
 import torch
-from training.small import metrics_of, short_recipe, tensors_of
+from training.small import THREADS, metrics_of, short_recipe, tensors_of
 
 import gator
 from gator import zoo
 from gator.training.checkpoint import checkpoints
 from gator.training.watch import Moment, Watch
+
+pytestmark = pytest.mark.trains
 
 
 class Recording(Watch):
@@ -52,7 +54,7 @@ def test_everything_a_person_needs_is_in_the_folder(tmp_path) -> None:
         assert f"\n{row} " in table
     assert gator.read_recipe(folder / "recipe.toml") == short_recipe()
     environment = json.loads((folder / "environment.json").read_text())
-    assert environment["threads"] == 1
+    assert environment["threads"] == THREADS
     assert environment["versions"]["torch"] == torch.__version__
     lines = metrics_of(folder)
     assert [line["total_steps"] for line in lines] == [7, 14, 21, 28, 35]
