@@ -25,7 +25,7 @@ def test_the_pass_rate_is_the_sigmoid_of_the_logit():
     rate = gates.draw(draws).mean(0)
     expected = torch.sigmoid(logits)
     error = (expected * (1 - expected) / draws).sqrt()
-    assert ((rate - expected).abs() <= 3 * error).all()
+    assert ((rate - expected).abs() <= 5 * error).all()
 
 
 def test_gates_begin_with_a_probability_of_0995():

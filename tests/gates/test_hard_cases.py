@@ -133,6 +133,7 @@ class HandMadeNorm(nn.Module):
         return x * torch.rsqrt(x.pow(2).mean(-1, keepdim=True) + 1e-6) * self.scale
 
 
+@pytest.mark.trains
 def test_a_target_on_a_network_that_averages_over_channels():
     model = nn.Sequential(nn.Linear(5, 8), HandMadeNorm(8), nn.Linear(8, 6), nn.ReLU(), nn.Linear(6, 2)).train()
     x, y = torch.randn(4, 5), torch.randint(0, 2, (4,))

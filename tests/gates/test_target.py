@@ -62,6 +62,7 @@ def test_the_projection_is_never_above_and_less_than_one_unit_below(share, seed,
         assert gator.predict_macs(graph, kept) == priced.total(left)
 
 
+@pytest.mark.trains
 @pytest.mark.parametrize("steps", [1, 7, 60])
 @pytest.mark.parametrize("settings_", [{}, {"round_to": 4}, {"min_width": 3}, {"keep": ["stem"]}, {"cost": "memory"}])
 def test_a_target_is_met_in_the_given_steps(steps, settings_):

@@ -158,6 +158,7 @@ def test_an_overflow_skips_the_step():
     assert pruner.steps_skipped == 1
 
 
+@pytest.mark.trains
 @pytest.mark.parametrize("make", [torch.optim.SGD, torch.optim.AdamW])
 @pytest.mark.parametrize("per", ["example", "batch"])
 def test_the_users_loop_stays_as_it_is(make, per):

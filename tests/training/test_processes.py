@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import json
-import os
 import subprocess
 import sys
 
 import pytest
 from training.small import set_options, tensors_of
+
+pytestmark = pytest.mark.trains
 
 # What each process closes, step by step, goes into a file of its own; so do the files it writes.
 SPY = """
@@ -36,8 +37,7 @@ def torchrun(*args: str, folder) -> subprocess.CompletedProcess:
     script = folder / "spy.py"
     script.write_text(SPY)
     command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2", str(script), str(folder)]
-    environment = os.environ | {"OMP_NUM_THREADS": "1"}
-    return subprocess.run([*command, *args], env=environment, capture_output=True, text=True, check=False, timeout=300)
+    return subprocess.run([*command, *args], capture_output=True, text=True, check=False, timeout=600)
 
 
 @pytest.mark.parametrize("per", ["batch", "example"])

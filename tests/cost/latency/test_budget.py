@@ -25,6 +25,7 @@ def test_one_shot_meets_the_measured_budget(fake, method, target) -> None:
     assert measured >= 0.6 * whole * 0.85  # blocks of this small network are a tenth of its time
 
 
+@pytest.mark.trains
 def test_pruner_meets_the_measured_budget(fake) -> None:
     """Layers take 1.3 times as long inside the network as alone."""
     fake.inside = 1.3
