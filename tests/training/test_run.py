@@ -195,7 +195,7 @@ def test_what_is_wrong_is_said_before_a_folder_is_made(tmp_path) -> None:
         ("model.weights=nowhere.pt", "model.weights: there is no file nowhere.pt"),
         ("data.name=nothing", "has no 'nothing'"),
         ("model.name=digits:vgg", "digits has no 'vgg'"),
-        ("run.device=cuda", "torch sees no such device"),
+        ("run.device=cuda", "torch finds no such device"),
         ("data.batch=5000", "5,?000"),
     ]:
         if change == "run.device=cuda" and torch.cuda.is_available():

@@ -8,7 +8,8 @@ from pathlib import Path
 from typing import TypeVar
 
 from gator.errors import RecipeError
-from gator.training.recipe import Phase, Recipe, check
+from gator.training.recipe import Phase, Recipe
+from gator.training.recipe_check import check
 from gator.training.run import run_on
 from gator.training.watch import Watch
 from gator.zoo.data import made_up, shape_of

@@ -49,7 +49,7 @@ def evaluate(network: nn.Module, loader: Loader, processes: Processes, *, channe
     try:
         for x, y in loader.batches(0):
             y = y.to(processes.device)
-            with processes.autocast():
+            with processes.precision.autocast():
                 scores = answers(network(placed(x, processes.device, channels_last))).float()
             if not seen:
                 check_answers(scores, y)
@@ -58,7 +58,7 @@ def evaluate(network: nn.Module, loader: Loader, processes: Processes, *, channe
             seen += len(y)
     finally:
         network.train(was)
-    right, loss, seen = processes.total([right, loss, seen])
+    right, loss, seen = processes.sums([right, loss, seen])
     if not seen:
         raise RunError("there is no test data to evaluate on")
     return 100 * right / seen, loss / seen
@@ -74,13 +74,13 @@ def recalibrate_(network: nn.Module, loader: Loader, processes: Processes, *, ba
         left, epoch = batches, 0
         while left > 0:
             for x, _ in loader.batches(epoch):
-                with processes.autocast():
+                with processes.precision.autocast():
                     network(placed(x, processes.device, channels_last))
                 left -= 1
                 if left <= 0:
                     break
             epoch += 1
-    processes.same_buffers_(network)
+    processes.broadcast_buffers_(network)
 
 
 @contextmanager

@@ -25,7 +25,7 @@ from gator.training.reading import as_mapping, differing_keys, read_recipe, reci
 from gator.training.recipe import Recipe
 from gator.training.watch import Moment
 
-_PACKAGES = ("torch-gator", "torch", "numpy", "safetensors", "accelerate", "torchvision", "timm", "transformers", "onnxruntime")
+_PACKAGES = ("torch-gator", "torch", "numpy", "safetensors", "torchvision", "timm", "transformers", "onnxruntime")
 
 
 class RunFolder:

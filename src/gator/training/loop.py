@@ -57,7 +57,7 @@ class Loop:
         self.position = Position()
         self._recipe, self._loader, self._processes = recipe, loader, processes
         self._first_epoch, self._channels = first_epoch, channels
-        self._called = self._apart = network
+        self._called = self._parallel = network
         self.wrap()
 
     def shrink(self) -> None:
@@ -69,7 +69,7 @@ class Loop:
         whole = self.pruner.priced.total([edge.width for edge in self.pruner.graph.edges])
         if self.pruner.cost_left > (1 - _WORTH_IT) * whole:
             return
-        self._called = self._apart = self.network
+        self._called = self._parallel = self.network
         if self._recipe.run.compile:
             torch.compiler.reset()
         gc.collect()
@@ -78,9 +78,9 @@ class Loop:
 
     def wrap(self) -> None:
         """Make what is called in training from the network as it is now."""
-        called = self._processes.wrapped(self.network, channels_may_go=self.pruner is not None)
+        called = self._processes.data_parallel(self.network, some_unused=self.pruner is not None)
         self._called = torch.compile(called) if self._recipe.run.compile else called  # type: ignore[assignment]
-        self._apart = called
+        self._parallel = called
 
     @property
     def steps_an_epoch(self) -> int:
@@ -127,14 +127,14 @@ class Loop:
         total = 0.0
         for index, (images, labels) in enumerate(parts):
             last = index == len(parts) - 1
-            with nullcontext() if last else processes.apart(self._apart):
+            with nullcontext() if last else processes.no_sync(self._parallel):
                 loss = self._loss(placed(images, processes.device, self._recipe.run.channels_last), labels.to(processes.device))
                 total += self._checked(float(loss.detach()) / len(parts), lr)
                 if self.pruner is not None:
                     loss = loss + self.pruner.loss()
-                processes.backward(loss / len(parts))
+                processes.precision.backward(loss / len(parts))
         parameters = list(itertools.chain.from_iterable(group["params"] for group in self.optimizer.param_groups))
-        processes.update(self.optimizer, parameters, self.phase.clip)
+        processes.precision.step(self.optimizer, parameters, clip=self.phase.clip)
         self.optimizer.zero_grad()
         if self.pruner is not None:
             self.pruner.step(lr=lr)
@@ -142,7 +142,7 @@ class Loop:
 
     def _loss(self, x: Tensor, y: Tensor) -> Tensor:
         phase = self.phase
-        with self._processes.autocast():
+        with self._processes.precision.autocast():
             scores = answers(self._called(x)).float()
             if self.steps_taken == 0:
                 check_answers(scores, y)

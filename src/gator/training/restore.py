@@ -31,7 +31,7 @@ _TENSORS = ("torch", "cuda")  # sources of random numbers whose state is a tenso
 def state_of(run: Run) -> State:
     """Everything that is needed to go on as if nothing had happened."""
     loop, last = run.loop, run.stage >= len(run.stages)
-    random = run.processes.gathered(random_state())
+    random = run.processes.gather(random_state())
     state = State(
         {f"random/{rank}/{key}": own[key] for rank, own in enumerate(random) for key in _TENSORS if own[key] is not None},
         {
@@ -40,12 +40,12 @@ def state_of(run: Run) -> State:
             "random": [{key: own[key] for key in ("python", "numpy")} for own in random],
             "stage": run.stage,
             "position": None if loop is None else asdict(loop.position),
-            "losses": run.processes.gathered(0.0 if loop is None else loop.position.loss),
+            "losses": run.processes.gather(0.0 if loop is None else loop.position.loss),
             "before": None if run.before is None else asdict(run.before),
             "rounds": [asdict(outcome) for outcome in run.rounds],
             "numbers": [run.channels, run.total_steps, run.accuracy_cut, run.accuracy_best, run.seconds],
             "metrics_bytes": run.folder.metrics_bytes(),
-            "scaler": run.processes.scaler_state(),
+            "scaler": run.processes.precision.state_dict(),
         },
     )  # fmt: skip
     if run.pruner is not None or (loop is None and not last) or (loop is not None and loop.kind == "train"):
@@ -65,7 +65,7 @@ def restore_(run: Run) -> None:
     if found is None:
         if run.resuming:  # it was killed before the first checkpoint: begin again, as a new run does
             run.model = run.built()
-            if run.processes.first:
+            if run.processes.is_rank_zero:
                 run.folder.forget_metrics_after(0)
         return
     path, state = found
@@ -90,8 +90,8 @@ def restore_(run: Run) -> None:
         run.make_loop(stage, network, pruner, state.part("optimizer"))
         assert run.loop is not None
         run.loop.position = Position(**content["position"] | {"loss": content["losses"][run.processes.rank]})
-    run.processes.load_scaler_(content["scaler"])
-    if run.processes.first:
+    run.processes.precision.load_state_dict(content["scaler"])
+    if run.processes.is_rank_zero:
         run.folder.forget_metrics_after(content["metrics_bytes"])
     rank = run.processes.rank
     set_random_state({**content["random"][rank], **state.under(f"random/{rank}")})

@@ -75,7 +75,7 @@ class Run:
             seed=recipe.seed, rank=processes.rank, world=count, augment=settings.augment, hold_back=settings.hold_back,
             workers=settings.workers, image_size=settings.image_size, download=settings.download, verify=settings.verify,
         )  # fmt: skip
-        lengths = processes.gathered(len(self.data.train))
+        lengths = processes.gather(len(self.data.train))
         if len(set(lengths)) > 1:
             raise RunError(f"the processes have {lengths} training batches an epoch; give each the same number")
         self.example = torch.zeros(1, *(recipe.model.input or self.data.shape), device=processes.device)
@@ -239,12 +239,12 @@ class Run:
         loop = self.loop
         assert loop is not None
         self.total_steps += loop.steps_an_epoch
-        self.processes.same_buffers_(loop.network)
+        self.processes.broadcast_buffers_(loop.network)
         accuracy, test_loss = self._evaluate(loop.network)
         self.accuracy_best = max(self.accuracy_best, accuracy)
         if not math.isfinite(test_loss):
             raise LossError(f"the loss on test data is {test_loss} after epoch {loop.position.epoch + 1} of {stage.kind}")
-        (loss,) = (total / self.processes.count for total in self.processes.total([loop.position.loss]))
+        (loss,) = (total / self.processes.count for total in self.processes.sums([loop.position.loss]))
         loop.position.loss = loss
         moment = loop.moment(accuracy, test_loss)
         if stage.kind == "prune" and self.recipe.prune.shrink:
@@ -302,15 +302,15 @@ class Run:
     def _between_steps(self) -> None:
         loop, processes = self.loop, self.processes
         assert loop is not None
-        if processes.first and self.watch.wants_step():
+        if processes.is_rank_zero and self.watch.wants_step():
             self.watch.step(loop.moment())
         self._save_if_due()
 
     def _save_if_due(self) -> None:
         """A checkpoint if it is time for one, and an end if a person asked for it."""
         processes = self.processes
-        due = processes.first and time.monotonic() - self._last_checkpoint >= self.recipe.run.checkpoint_seconds
-        stop, write = processes.total([float(self.asked_to_stop), float(due)])
+        due = processes.is_rank_zero and time.monotonic() - self._last_checkpoint >= self.recipe.run.checkpoint_seconds
+        stop, write = processes.sums([float(self.asked_to_stop), float(due)])
         if stop:
             path = self._write_checkpoint()
             raise Interrupted(f"stopped; {path} is written. Go on with: gator prune --resume {self.folder.path}")
