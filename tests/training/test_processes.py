@@ -68,7 +68,7 @@ def test_two_processes_agree_on_every_mask(per, launcher, tmp_path) -> None:
     assert json.loads((tmp_path / "run" / "environment.json").read_text())["processes"] == 2
 
 
-def test_two_processes_take_a_run_up_again(tmp_path) -> None:
+def test_two_processes_resume_a_run(tmp_path) -> None:
     args = ("prune", "digits", *set_options("run.checkpoint_seconds=0"), "--out")
     for name in ("whole", "run"):
         done = torchrun(*args, str(tmp_path / name), folder=tmp_path)
@@ -91,7 +91,7 @@ def test_another_number_of_processes_is_refused(tmp_path) -> None:
     (tmp_path / "run" / "result.json").unlink()
     done = torchrun("prune", "--resume", str(tmp_path / "run"), folder=tmp_path)
     assert done.returncode != 0
-    assert "was written by 1 processes; go on with as many, not 2" in done.stderr
+    assert "was written by a run with 1 processes; resume with as many, not 2" in done.stderr
 
 
 # A process group of the user's own stays; one that the run created is gone afterwards, and the next run creates another.

@@ -91,8 +91,8 @@ def _check_prune(prune: PrunePhase) -> None:
     _need(prune.gamma > 0, "prune.gamma", prune.gamma, "a number above 0")
     _at_least(0, "prune.gate_weight_decay", prune.gate_weight_decay)
     _at_least(0, "prune.min_width", prune.min_width)
-    whole = isinstance(prune.round_to, int) and prune.round_to >= 1
-    _need(whole or prune.round_to == "auto", "prune.round_to", prune.round_to, "1 or more, or 'auto'")
+    fits = prune.round_to >= 1 if isinstance(prune.round_to, int) else prune.round_to == "auto"
+    _need(fits, "prune.round_to", prune.round_to, "1 or more, or 'auto'")
 
 
 def _check_latency(latency: LatencySettings) -> None:

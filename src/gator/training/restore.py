@@ -1,4 +1,4 @@
-"""Everything a run has to remember, as one state; and a run brought back to where a state was taken."""
+"""The state of a run as a checkpoint holds it, and a run restored from its last checkpoint."""
 
 from __future__ import annotations
 
@@ -25,11 +25,11 @@ from gator.training.report import Figures, Outcome
 if TYPE_CHECKING:
     from gator.training.stages import Run
 
-_TENSORS = ("torch", "cuda")  # sources of random numbers whose state is a tensor
+_TENSORS = ("torch", "cuda")  # random number generators whose state is a tensor
 
 
 def state_of(run: Run) -> State:
-    """Everything that is needed to go on as if nothing had happened."""
+    """Everything a resumed run needs to compute exactly what the uninterrupted run would have computed."""
     loop, last = run.loop, run.stage >= len(run.stages)
     random = run.processes.gather(random_state())
     state = State(
@@ -60,19 +60,21 @@ def state_of(run: Run) -> State:
 
 
 def restore_(run: Run) -> None:
-    """Go to where the last checkpoint was written; random numbers last, since building networks draws some."""
+    """Restore the run from its last checkpoint; random number generators last, since building networks uses them."""
     found = read_latest(run.folder.checkpoints)
     if found is None:
-        if run.resuming:  # it was killed before the first checkpoint: begin again, as a new run does
+        if run.resuming:  # it was killed before the first checkpoint: start from the beginning, as a new run does
             run.model = run.built()
             if run.processes.is_rank_zero:
-                run.folder.forget_metrics_after(0)
+                run.folder.truncate_metrics(0)
         return
     path, state = found
     content = state.content
     check_same_recipe(content["recipe"], run.recipe, path)
     if content["processes"] != run.processes.count:
-        raise RunError(f"{path} was written by {content['processes']} processes; go on with as many, not {run.processes.count}")
+        raise RunError(
+            f"{path} was written by a run with {content['processes']} processes; resume with as many, not {run.processes.count}"
+        )
     run.stage = content["stage"]
     run.before = None if content["before"] is None else Figures(**content["before"])
     run.rounds = [Outcome(**{**o, "figures": Figures(**o["figures"])}) for o in content["rounds"]]
@@ -92,7 +94,7 @@ def restore_(run: Run) -> None:
         run.loop.position = Position(**content["position"] | {"loss": content["losses"][run.processes.rank]})
     run.processes.precision.load_state_dict(content["scaler"])
     if run.processes.is_rank_zero:
-        run.folder.forget_metrics_after(content["metrics_bytes"])
+        run.folder.truncate_metrics(content["metrics_bytes"])
     rank = run.processes.rank
     set_random_state({**content["random"][rank], **state.under(f"random/{rank}")})
-    run.watch.note(f"going on from {path}")
+    run.watch.note(f"resuming from {path}")
