@@ -29,7 +29,7 @@ def test_errors_are_one_clear_message(tmp_path) -> None:
     for args, words in [
         (("prune", "nowhere.toml"), "there is no recipe 'nowhere.toml'"),
         (("prune", "--set", "prune.tarjet=1"), "did you mean prune.target?"),
-        (("prune", "--resume", "nothing"), "nothing is not the folder of a run"),
+        (("prune", "--resume", "nothing"), "nothing is not a run folder"),
         (("prune", "digits", "--resume", "x", "--set", "seed=1"), "give the folder and nothing else"),
         (("prune", "cifar10-resnet20-cpu"), "data"),
     ]:

@@ -6,7 +6,7 @@ import pytest
 from training.small import short_recipe
 
 import gator
-from gator.training.dry import dry_run
+from gator.training.dry_run import dry_run
 from gator.training.reading import SHIPPED, recipe_from_text
 
 NAMES = sorted(path.stem for path in SHIPPED.glob("*.toml"))

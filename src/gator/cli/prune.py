@@ -33,7 +33,8 @@ def prune(
     ] = False,
 ) -> None:
     """Train, prune and fine-tune a network as a recipe says."""
-    from gator.training import dry, run
+    from gator.training import run
+    from gator.training.dry_run import dry_run as try_recipe
     from gator.training.reading import read_recipe
 
     given = {"prune.cost": cost, "prune.target": target, "latency.runtime": runtime}
@@ -41,7 +42,7 @@ def prune(
     if resume and (set or out or dry_run or recipe != "digits"):
         raise RecipeError("--resume takes the recipe of the run itself: give the folder and nothing else")
     if dry_run:
-        typer.echo(dry.dry_run(read_recipe(recipe, set)))
+        typer.echo(try_recipe(read_recipe(recipe, set)))
         return
     watch = watch_for()
     with Heard(watch):

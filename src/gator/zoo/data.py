@@ -15,11 +15,12 @@ from torch import Tensor
 
 from gator.errors import DataError
 from gator.zoo import cifar_files, idx_files, image_folder, own
-from gator.zoo.by_name import is_file, needs, unknown
+from gator.zoo.by_name import needs, unknown
 from gator.zoo.download import fetch_archive, fetch_files
 from gator.zoo.loader import Data, Loader
 from gator.zoo.memory import Look, Pictures, TestPictures, TrainPictures, pictures_of
 from gator.zoo.order import Share, random, split_off
+from gator.zoo.user_file import is_file
 
 __all__ = ["Data", "Loader", "load_data", "made_up", "shape_of"]
 

@@ -15,9 +15,10 @@ import torch
 from torch import nn
 
 from gator.errors import ModelNameError
-from gator.zoo.by_name import call, function_in, is_file, needs, unknown
+from gator.zoo.by_name import needs, unknown
 from gator.zoo.cifar import DEPTHS, CifarResNet
 from gator.zoo.digits import DigitsResNet
+from gator.zoo.user_file import call, function_in, is_file
 
 
 @dataclass(frozen=True)

@@ -19,9 +19,9 @@ import torch
 from torch import Tensor
 
 from gator.errors import DataError
-from gator.zoo.by_name import call, function_in
 from gator.zoo.loader import Data
 from gator.zoo.order import Share, random
+from gator.zoo.user_file import call, function_in
 
 
 def load(name: str, share: Share, *, folder: str | None) -> Data:
