@@ -82,7 +82,7 @@ def test_a_criterion_beats_chance():
 def test_mistakes_are_explained(trained):
     graph = gator.trace(trained, torch.randn(1, 1, 8, 8))
     for words, settings in [
-        ("expected one of l1", {"criterion": "l3"}),
+        ("expected a function or one of l1", {"criterion": "l3"}),
         ("go together", {"criterion": "taylor"}),
         ("go together", {"criterion": "l1", "loss": lambda: None}),
         ("up to 1", {"target": 0}),

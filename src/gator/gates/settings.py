@@ -24,7 +24,7 @@ class GateSettings:
 
     def __post_init__(self) -> None:
         if self.per not in get_args(Per):
-            raise GatorError(f"per={self.per!r}; expected {' or '.join(map(repr, get_args(Per)))}")
+            raise GatorError(f'per={self.per!r}; expected "example" or "batch"')
         for name, value in (("gamma", self.gamma), ("temperature", self.temperature)):
             if not value > 0:
                 raise GatorError(f"{name}={value!r}; expected more than zero")

@@ -75,7 +75,8 @@ def _check(pruner: Pruner, state: Mapping[str, Any]) -> None:
     if missing:
         raise GatorError(f"this is not the state of a pruner: it has no {missing[0]!r}")
     if state["format"] != FORMAT:
-        raise GatorError(f"the state has format {state['format']}, this version of gator reads format {FORMAT}")
+        hint = "upgrade gator" if state["format"] > FORMAT else "start the run again"
+        raise GatorError(f"the state has format {state['format']}, this version reads format {FORMAT}; {hint}")
     check_unit(pruner.unit, state)
     here = [(edge.name, edge.width) for edge in pruner.graph.edges]
     for then, now in itertools.zip_longest(state["edges"].items(), here):

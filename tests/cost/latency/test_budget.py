@@ -114,7 +114,7 @@ def test_the_lowest_that_can_be_reached_is_reached() -> None:
 
     def attempt(budget: float) -> np.ndarray:
         if budget < 100:
-            raise gator.GatorError(f"the target of {budget} cannot be reached")
+            raise gator.BudgetError(f"the target of {budget} cannot be reached")
         return np.arange(1000) < int(min(budget, 1000))
 
     assert corrected(attempt, lambda a: float(a.sum()), 500.0, tolerance=0.03, unit="ms")[0].sum() == 492
@@ -138,7 +138,7 @@ def test_units_are_not_mixed(text, unit) -> None:
 
 @pytest.mark.parametrize("text", ["5 kms", "5 Gs", "5", "ms"])
 def test_times_have_no_prefixes(text) -> None:
-    with pytest.raises(gator.GatorError, match="cannot be read"):
+    with pytest.raises(gator.GatorError, match=r"cannot be read|expected a share"):
         parse_target(text, 10.0, "ms")
 
 
@@ -216,7 +216,7 @@ def test_a_budget_below_the_smallest_network_as_measured(fake) -> None:
     lowest = gator.Pruner(model, x, cost=cost, target=0.9, steps=10, min_width=16)
     lowest.detach()
     fake.narrow = 3.0
-    with pytest.raises(gator.GatorError, match=r"cannot be reached: with everything closed that may be, .* ms are left"):
+    with pytest.raises(gator.GatorError, match=r"cannot be reached: the smallest network these limits allow costs .* ms"):
         gator.Pruner(model, x, cost=cost, target=0.15, steps=10, min_width=16)
 
 
