@@ -29,7 +29,7 @@ from gator.gates.limits import Limits, MinWidth, RoundTo, edges_named
 from gator.gates.loss import ComputationalLoss
 from gator.gates.project import Scores
 from gator.gates.settings import GateSettings, Per, check_goal, check_not_wrapped
-from gator.gates.state import check_unit, load_state_, state_of
+from gator.gates.state import check_saved, load_state_, state_of
 from gator.gates.update import loss_scale, mean_gradient_, update_
 from gator.gates.view import live_view, summary_table
 from gator.graph.hypergraph import Hypergraph, SavedGraph
@@ -100,7 +100,8 @@ class Pruner:
             raise GatorError("pass example_inputs, or graph=gator.trace(...): one of them, not both")
         self.model = model
         self.cost: Cost = cost_of(cost)
-        check_unit(self.cost.unit, state or {})
+        if state is not None:
+            check_saved(state, self.cost.unit)
         self.graph: Hypergraph = trace(model, example_inputs) if graph is None else retraced(graph, model)
         if not self.graph.edges:
             raise GatorError("this network has no channels that could be removed; graph.explain(layer) says why")
