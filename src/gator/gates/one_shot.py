@@ -101,11 +101,12 @@ def one_shot(
     Raises:
         GatorError: for settings that do not fit; BudgetError if the target cannot be reached.
 
-    Example::
-
-        graph = gator.trace(model, x)
-        kept = gator.one_shot(model, graph, "l1", target=0.5)
-        small = gator.cut(model, graph, kept)
+    Example:
+        >>> model, x = zoo.build("digits:resnet").model, torch.zeros(1, 1, 8, 8)
+        >>> graph = gator.trace(model, x)
+        >>> kept = gator.one_shot(model, graph, "l1", target=0.5)
+        >>> gator.predict_macs(graph, kept) <= 0.5 * graph.macs
+        True
     """
     if not callable(criterion) and criterion not in get_args(Criterion):
         raise GatorError(f"criterion={criterion!r}; expected a function or one of {', '.join(get_args(Criterion))}")

@@ -63,14 +63,19 @@ class Pruner:
     Raises:
         GatorError: for settings that do not fit; BudgetError if the target cannot be reached.
 
-    Example::
-
-        pruner = gator.Pruner(model, x, target=0.5, steps=1000)
-        for x, y in loader:
-            loss = criterion(model(x), y) + pruner.loss()
-            optimizer.zero_grad(); loss.backward(); optimizer.step()
-            pruner.step(lr=optimizer.param_groups[0]["lr"])
-        small = pruner.cut()
+    Example:
+        >>> model, x, y = zoo.build("digits:resnet").model, torch.randn(8, 1, 8, 8), torch.arange(8)
+        >>> optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+        >>> pruner = gator.Pruner(model, x, target=0.5, steps=3)
+        >>> for _ in range(3):
+        ...     loss = torch.nn.functional.cross_entropy(model(x), y) + pruner.loss()
+        ...     optimizer.zero_grad()
+        ...     loss.backward()
+        ...     optimizer.step()
+        ...     pruner.step(lr=0.01)
+        >>> small = pruner.cut()
+        >>> gator.measure(small, x).macs <= 0.5 * pruner.whole_cost
+        True
     """
 
     def __init__(
