@@ -27,7 +27,7 @@ import gator
 from gator import zoo
 from gator.cost.latency.quiet import undisturbed
 from gator.cost.latency.stopwatch import Stopwatch
-from gator.cost.price import Priced
+from gator.cost.prices import Prices
 
 SEEDS = (41, 42, 43, 44)  # of weights; take others after a change that was decided on these networks
 SPREAD = 0.26  # of the logarithm of factors; in the median layer of a trained ResNet-56 L1 norms spread by 0.26 of their mean
@@ -82,7 +82,7 @@ def networks(model: torch.nn.Module, graph: gator.Hypergraph, cost: gator.Latenc
 
     kept = gator.one_shot(model, graph, target=target, cost=cost, round_to="auto", **settings)
     found, middle = [made("latency", kept)], predicted(graph, priced, kept)
-    for step, apart in itertools.product(dict.fromkeys((1, priced.block)), APART):
+    for step, apart in itertools.product(dict.fromkeys((1, priced.width_step)), APART):
         low, high = found[0].macs - AROUND_MACS, min(found[0].macs + AROUND_MACS, 1.0)
         for _ in range(HALVINGS):
             share = (low + high) / 2
@@ -92,7 +92,7 @@ def networks(model: torch.nn.Module, graph: gator.Hypergraph, cost: gator.Latenc
     return found
 
 
-def predicted(graph: gator.Hypergraph, priced: Priced, kept: Kept) -> float:
+def predicted(graph: gator.Hypergraph, priced: Prices, kept: Kept) -> float:
     return priced.total([len(kept.get(edge.name, range(edge.width))) for edge in graph.edges])
 
 

@@ -6,6 +6,7 @@ from gator.cost.measure import Footprint, measure, predict_macs
 from gator.cost.memory import Memory
 from gator.cost.weighted import WeightedCost
 from gator.errors import (
+    BudgetError,
     CutError,
     DataError,
     FileError,
@@ -21,7 +22,7 @@ from gator.files.save import load, save
 from gator.gates.calibrate import Calibration, calibrate_gamma
 from gator.gates.one_shot import one_shot
 from gator.gates.pruner import Pruner
-from gator.graph.hypergraph import Edge, Hypergraph, Member
+from gator.graph.hypergraph import Edge, Hypergraph, Member, SavedGraph
 from gator.graph.trace import trace
 from gator.surgery.cut import cut
 from gator.surgery.inplace import cut_
@@ -34,6 +35,7 @@ from gator.training.run import resume, run
 __version__ = "0.1.0"
 
 __all__ = [
+    "BudgetError",
     "Calibration",
     "CutError",
     "DataError",
@@ -54,6 +56,7 @@ __all__ = [
     "RecipeError",
     "Result",
     "RunError",
+    "SavedGraph",
     "TraceError",
     "WeightedCost",
     "calibrate_gamma",

@@ -20,7 +20,7 @@ def test_table_json_and_explanation() -> None:
     assert result.returncode == 0
     assert "12 edges, 400 units" in result.stdout
     result = command("inspect", "cifar:resnet20", "--json", "--fixed", "layer3")
-    graph = gator.Hypergraph.from_json(result.stdout)
+    graph = gator.SavedGraph.from_json(result.stdout)
     assert len(graph.edges) < 12
     assert json.loads(result.stdout)["fixed"] == ["layer3"]
     assert "tied by" in command("inspect", "cifar:resnet20", "--explain", "layer1.0.conv1").stdout

@@ -118,6 +118,7 @@ class TestPrune:
             "prune", "--cost", "latency", "--runtime", "fake", *args, *set_options(*changes), "--out", str(tmp_path / "run")
         )
 
+    @pytest.mark.trains
     @pytest.mark.parametrize("budget", ["share", "ms"])
     def test_the_budget_is_met_by_what_is_measured(self, typed, tmp_path, budget) -> None:
         model = zoo.build("digits:resnet").model
@@ -128,7 +129,7 @@ class TestPrune:
         after = found["rounds"][0]["figures"]["latency_ms"]
         assert "latency table: " in result.output
         assert found["before"]["latency_ms"] == pytest.approx(whole)
-        assert 0.97 * 0.6 * whole <= after <= 0.6 * whole
+        assert 0.9 * 0.6 * whole <= after <= 0.6 * whole
         assert found["timed_under"] == "fake, cpu, 1 thread, float32, batch 2 of 1x8x8"
         small = gator.load(tmp_path / "run" / "round-1.safetensors", model)
         assert FAKE.ms(small, ((torch.zeros(2, 1, 8, 8),), {})) == pytest.approx(after)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import subprocess
 import sys
 
+import pytest
 from training.small import set_options
 
 
@@ -13,6 +14,7 @@ def gator(*args: str, folder) -> subprocess.CompletedProcess:
     return subprocess.run(command, cwd=folder, capture_output=True, text=True, check=False)
 
 
+@pytest.mark.trains
 def test_the_default_ends_with_a_table_and_says_where_everything_is(tmp_path) -> None:
     done = gator("prune", *set_options(), folder=tmp_path)
     assert done.returncode == 0, done.stderr
@@ -45,6 +47,7 @@ def test_a_dry_run_writes_nothing(tmp_path) -> None:
     assert not list(tmp_path.iterdir())
 
 
+@pytest.mark.trains
 def test_a_compiled_run_shrinks(tmp_path) -> None:
     (tmp_path / "net.py").write_text(
         "from torch import nn\n"

@@ -11,6 +11,7 @@ from torch import nn
 
 import gator
 from gator import zoo
+from gator.graph.select import layers_named
 
 
 class Unknown:
@@ -145,6 +146,38 @@ def test_fixed_layers_are_left_alone() -> None:
     assert "asked for by fixed=" in graph.explain("2.weight")
 
 
+def test_layers_are_selected_by_name_module_and_pattern() -> None:
+    block = nn.Sequential(conv(4, 4), nn.ReLU(), conv(4, 6))
+    net = nn.Sequential(conv(3, 4), block, nn.ReLU(), conv(6, 2))
+    x = torch.zeros(1, 3, 8, 8)
+    assert layers_named(net, ["1.*", net[3], "0.weight"]) == ("1.0", "1.2", "3", "0.weight")
+    assert layers_named(net, [block, "1.0"]) == ("1",)
+    assert layers_named(net, ["*.bias"]) == ("0.bias", "1.0.bias", "1.2.bias", "3.bias")
+    assert layers_named(net, []) == ()
+    by_name = gator.trace(net, x, fixed=["1.0", "1.2"])
+    for given in (["1.*"], [block], [block[0], block[2]]):
+        assert gator.trace(net, x, fixed=given).edges == by_name.edges
+    normalised = nn.Sequential(nn.utils.parametrizations.weight_norm(conv(3, 4)), nn.ReLU(), conv(4, 2))
+    assert gator.trace(normalised, x, fixed=[normalised[0]]).edges == ()
+
+
+@pytest.mark.parametrize(
+    ("given", "words"),
+    [
+        (["layer9.*"], r"fixed= has the pattern 'layer9\.\*', which matches no layer"),
+        ([nn.ReLU()], "holds a ReLU that is not part of the model"),
+        ([3], "holds 3; expected names, glob patterns or modules"),
+        (nn.ReLU(), r"is a ReLU; expected a list of layers, \[layer\]"),
+    ],
+)
+def test_a_selection_that_matches_nothing_is_named(given, words: str) -> None:
+    net = nn.Sequential(conv(3, 4), nn.ReLU(), conv(4, 2))
+    with pytest.raises(gator.TraceError, match=words):
+        gator.trace(net, torch.zeros(1, 3, 8, 8), fixed=given)
+    with pytest.raises(gator.TraceError, match="holds the model itself"):
+        gator.trace(net, torch.zeros(1, 3, 8, 8), fixed=[net])
+
+
 def test_fixing_nothing_is_an_error() -> None:
     net = nn.Sequential(conv(3, 4), nn.ReLU(), conv(4, 2))
     with pytest.raises(gator.TraceError, match="fixed= names '1', which has no parameters"):
@@ -260,21 +293,19 @@ def test_json_round_trip() -> None:
     model.double()
     inputs = {"left": inputs["left"].double(), "right": {"x": inputs["right"]["x"].double()}}
     graph = gator.trace(model, inputs)
-    again = gator.Hypergraph.from_json(graph.to_json())
-    assert again == graph
+    again = gator.SavedGraph.from_json(graph.to_json())
+    assert again == graph.saved()
     kept = {"one": [0, 3]}
     with gator.masked(model, again, kept):
         expected = model(**inputs)
     assert torch.allclose(gator.cut(model, again, kept)(**inputs), expected)
     with pytest.raises(gator.TraceError, match="another architecture"):
-        gator.cut(nn.Sequential(nn.Linear(4, 3)), gator.Hypergraph.from_json(_json_of_linear(5)), {})
-    with pytest.raises(gator.GatorError, match="cannot explain itself"):
-        again.explain("one")
+        gator.cut(nn.Sequential(nn.Linear(4, 3)), gator.SavedGraph.from_json(_json_of_linear(5)), {})
     with pytest.raises(gator.GatorError, match="not a graph in JSON form"):
-        gator.Hypergraph.from_json("[]")
+        gator.SavedGraph.from_json("[]")
     newer = json.dumps({**json.loads(graph.to_json()), "format": 99})
     with pytest.raises(gator.GatorError, match="format 99"):
-        gator.Hypergraph.from_json(newer)
+        gator.SavedGraph.from_json(newer)
 
 
 def _json_of_linear(width: int) -> str:

@@ -28,6 +28,7 @@ def test_what_a_real_run_would_refuse_is_refused() -> None:
         dry_run(short_recipe("prune.target=1 MACs"))
 
 
+@pytest.mark.trains
 def test_the_persons_own_network_and_data(tmp_path) -> None:
     path = tmp_path / "mine.py"
     path.write_text(

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import importlib.util
 import json
-import os
 import subprocess
 import sys
 
 import pytest
 from training.small import set_options, tensors_of
+
+pytestmark = pytest.mark.trains
 
 # What each process closes, step by step, goes into a file of its own; so do the files it writes.
 SPY = """
@@ -44,8 +45,7 @@ def torchrun(*args: str, folder, launcher: tuple[str, ...] = TORCHRUN, code: str
     script = folder / "script.py"
     script.write_text(code)
     command = [sys.executable, "-m", *launcher, str(script), str(folder)]
-    environment = os.environ | {"OMP_NUM_THREADS": "1"}
-    return subprocess.run([*command, *args], env=environment, capture_output=True, text=True, check=False, timeout=300)
+    return subprocess.run([*command, *args], capture_output=True, text=True, check=False, timeout=600)
 
 
 @pytest.mark.parametrize(("per", "launcher"), [("batch", TORCHRUN), ("example", TORCHRUN), ("batch", ACCELERATE)])

@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 import json
+import re
 import signal
 
 import pytest
 import torch
-from training.small import metrics_of, short_recipe, tensors_of
+from training.small import THREADS, metrics_of, short_recipe, tensors_of
 
 import gator
 from gator import zoo
 from gator.training.checkpoint import checkpoints
 from gator.training.watch import Moment, Watch
+
+pytestmark = pytest.mark.trains
 
 
 class Recording(Watch):
@@ -51,7 +54,7 @@ def test_everything_a_person_needs_is_in_the_folder(tmp_path) -> None:
         assert f"\n{row} " in table
     assert gator.read_recipe(folder / "recipe.toml") == short_recipe()
     environment = json.loads((folder / "environment.json").read_text())
-    assert environment["threads"] == 1
+    assert environment["threads"] == THREADS
     assert environment["versions"]["torch"] == torch.__version__
     lines = metrics_of(folder)
     assert [line["total_steps"] for line in lines] == [7, 14, 21, 28, 35]
@@ -77,12 +80,13 @@ def test_the_curves_are_those_of_the_metrics(tmp_path) -> None:
 def test_rounds_continue_from_gated_weights(tmp_path) -> None:
     """A higher alpha leaves less, and each round's network is fine-tuned and saved."""
     watch = Recording()
-    recipe = short_recipe("prune.alphas=[1, 60, 200]", "prune.gamma=2", "prune.lr=0.1")
+    recipe = short_recipe("prune.alphas=[1, 20, 200]", "prune.gamma=2", "prune.lr=0.1")
     result = gator.run(recipe, folder=tmp_path / "run", watch=watch)
-    assert [outcome.name for outcome in result.rounds] == ["alpha 1", "alpha 60", "alpha 200"]
+    assert [outcome.name for outcome in result.rounds] == ["alpha 1", "alpha 20", "alpha 200"]
     macs = [outcome.figures.macs for outcome in result.rounds]
-    assert macs[0] > macs[1] > macs[2]
-    assert result.before.macs >= macs[0]
+    assert result.before.macs >= macs[0] >= macs[1] >= macs[2]  # what is closed stays closed
+    assert macs[0] > 0.9 * result.before.macs
+    assert macs[2] < 0.5 * result.before.macs
     for number in (1, 2, 3):
         assert (tmp_path / "run" / f"round-{number}.safetensors").is_file()
     living = [m.living for m in watch.epochs if m.phase == "prune"]
@@ -90,12 +94,10 @@ def test_rounds_continue_from_gated_weights(tmp_path) -> None:
 
 
 def test_shrinking_changes_nothing_but_the_time(tmp_path) -> None:
-    """The same run with and without shrinking keeps the same channels."""
-    kept = []
+    """The same run with and without shrinking meets the budget; noise is drawn for fewer channels: not by the same ones."""
     for shrink in ("true", "false"):
         result = gator.run(short_recipe("prune.epochs=3", f"prune.shrink={shrink}"), folder=tmp_path / shrink)
-        kept.append(result.rounds[0].figures.macs)
-    assert kept[0] == pytest.approx(kept[1], rel=0.02)  # noise is drawn for fewer channels: not the same to the last one
+        assert 0.48 * result.before.macs < result.rounds[0].figures.macs <= 0.5 * result.before.macs
 
 
 @pytest.mark.parametrize("phase", ["train", "prune", "finetune"])
@@ -143,7 +145,7 @@ def test_a_non_finite_loss_stops_the_run(tmp_path) -> None:
     with pytest.raises(gator.RunError) as error:
         gator.run(recipe, folder=tmp_path / "run")
     text = str(error.value)
-    assert "the loss is nan at step" in text
+    assert re.search("the loss is (nan|-?inf) at step", text)
     assert "of prune (epoch 1), learning rate 1e+30" in text
     last = checkpoints(tmp_path / "run" / "checkpoints")[-1]
     assert f"The last good checkpoint is {last}" in text

@@ -1,4 +1,4 @@
-"""Speed in theory: multiply-adds of one forward pass of the example inputs, from traced shapes (eq. 7)."""
+"""`Flops`: multiply-adds of one forward pass of the example inputs, from traced shapes (eq. 7)."""
 
 from __future__ import annotations
 
@@ -6,7 +6,8 @@ from dataclasses import dataclass
 
 from torch import nn
 
-from gator.cost.price import Polynomial, Sum
+from gator.cost.polynomial import Polynomial, Sum
+from gator.cost.prices import Cost
 from gator.graph.hypergraph import Hypergraph
 from gator.graph.macs import products
 from gator.graph.program import needed
@@ -14,15 +15,14 @@ from gator.graph.trace import retraced
 
 
 @dataclass(frozen=True)
-class Flops:
-    """Multiply-adds (a MAC is two FLOPs) in eval mode."""
+class Flops(Cost):
+    """Multiply-adds of one forward pass in eval mode; a multiply-add (MAC) is two FLOPs."""
 
     unit = "MACs"
 
     def on(self, model: nn.Module, graph: Hypergraph) -> Polynomial:
         graph = retraced(graph, model)
-        assert graph.analysed is not None
-        labelled = graph.analysed.programs[1]
+        labelled = graph.eval
         program = labelled.program
         share = graph.inputs.batch / program.batch if program.batch and graph.inputs.batch else 1.0
         live = needed(program)
@@ -35,8 +35,8 @@ class Flops:
                     scale *= int(program.values[value].shape[axis])
                 else:
                     axes.append(labels)
-            return Sum(scale, tuple(axes), ((1, call),))
+            return Sum(scale, tuple(axes), (("eval", call),))
 
         shapes = [value.shape for value in program.values]
         calls = [call for call in program.calls if call.index in live]
-        return Polynomial(graph, [term(c.index, p) for c in calls for p in products(c, lambda v: shapes[v])])
+        return Polynomial(graph, [term(c.index, p) for c in calls for p in products(c, lambda v: shapes[v])], self.unit)

@@ -1,4 +1,4 @@
-"""`measure`: the footprint of a network, counted from its own program; and the same predicted for a cut not yet made."""
+"""`measure`: the footprint of a network, counted from its program; `predict_macs`: the same for a cut that is not made yet."""
 
 from __future__ import annotations
 
@@ -39,9 +39,23 @@ class Footprint:
 
 
 def measure(model: nn.Module, example_inputs: Any, *, latency: bool = False, rounds: int = 20) -> Footprint:
-    """Multiply-adds, parameters and bytes of a network in eval mode; with `latency=True` its time on this machine too.
+    """Multiply-adds, parameters and bytes of a network in eval mode; with `latency=True` also its time on this machine.
 
-    Only what the result depends on is counted: a layer whose output nobody reads costs nothing here.
+    Only what the result depends on is counted: a layer whose output is not used costs nothing here.
+
+    Args:
+        model: the network; it is not changed.
+        example_inputs: a tensor, a tuple of positional or a dict of keyword arguments; MACs are those of one forward of these.
+        latency: whether to time it in PyTorch, as it is, with the threads torch uses.
+        rounds: how often it is timed.
+
+    Raises:
+        GatorError: if rounds is less than 1; TraceError if the network cannot be run on these inputs.
+
+    Example::
+
+        footprint = gator.measure(model, torch.zeros(1, 3, 32, 32))
+        print(footprint.macs, footprint.params)
     """
     if rounds < 1:
         raise GatorError(f"rounds={rounds}; at least one is needed to measure a latency")
@@ -75,7 +89,10 @@ def _latency(model: nn.Module, example_inputs: Any, rounds: int) -> Timing:
 
 
 def predict_macs(graph: Hypergraph, kept: Kept) -> int:
-    """The multiply-adds `measure` will count on the cut network, without building it."""
-    if graph.analysed is None:
-        raise GatorError("this graph was read from JSON and has no program to count; trace the model again")
+    """The multiply-adds that `measure` will count on the cut network, without building it.
+
+    Example::
+
+        macs = gator.predict_macs(graph, {"layer1.0.conv1": [0, 1, 2]})
+    """
     return macs_left(Plan(graph, kept))

@@ -1,68 +1,71 @@
-"""Several costs at once: each as a share of what the whole network costs, weighted and added."""
+"""Several costs at once: each as a share of what the unpruned network costs, weighted and added."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from typing import Any
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 
 import numpy as np
 from torch import nn
 
-from gator.cost.price import Cost, Floats, Priced, Widths, handed_on, priced_again
+from gator.cost.prices import Cost, Floats, PlainCost, PlainData, Prices, Widths, as_cost
 from gator.errors import GatorError
 from gator.graph.hypergraph import Hypergraph
 
 
 @dataclass(frozen=True, init=False)
-class WeightedCost:
-    """`WeightedCost((Flops(), 0.7), (Memory(), 0.3))`: 1.0 for the whole network when the weights add up to one."""
+class WeightedCost(Cost):
+    """A weighted sum of costs, each counted as a share of what the unpruned network costs.
+
+    `WeightedCost((Flops(), 0.7), (Memory(), 0.3))` is 1.0 for the unpruned network, because the weights add up to one.
+    """
 
     parts: tuple[tuple[Cost, float], ...]
     unit = "share"
 
-    def __init__(self, *parts: tuple[Cost, float]) -> None:
+    def __init__(self, *parts: tuple[Cost | PlainCost, float]) -> None:
         if not parts:
             raise GatorError("WeightedCost() without costs; pass pairs of a cost and its weight")
         for cost, weight in parts:
             if not weight > 0:
                 raise GatorError(f"the weight of {type(cost).__name__} is {weight}; expected a number above zero")
-        object.__setattr__(self, "parts", parts)
+        object.__setattr__(self, "parts", tuple((as_cost(cost), weight) for cost, weight in parts))
 
-    def on(self, model: nn.Module, graph: Hypergraph) -> _Together:
-        whole = [edge.width for edge in graph.edges]
-        priced = [cost.on(model, graph) for cost, _ in self.parts]
-        return self._together(priced, [part.total(whole) for part in priced])
+    def on(self, model: nn.Module, graph: Hypergraph) -> Prices:
+        widths = [edge.width for edge in graph.edges]
+        prices = [cost.on(model, graph) for cost, _ in self.parts]
+        return self._weighted(prices, [part.total(widths) for part in prices])
 
-    def again(self, model: nn.Module, graph: Hypergraph, wholes: Mapping[str, Any]) -> _Together:
-        """On a smaller network, as shares of what the first one cost."""
-        if len(wholes["parts"]) != len(self.parts):
-            raise GatorError(f"the prices so far were of {len(wholes['parts'])} costs, now there are {len(self.parts)}")
-        pairs = zip(self.parts, wholes["parts"], strict=True)
-        return self._together([priced_again(cost, model, graph, part) for (cost, _), part in pairs], wholes["totals"])
+    def restored(self, model: nn.Module, graph: Hypergraph, state: PlainData) -> Prices:
+        """As shares of what the first network cost."""
+        if len(state["parts"]) != len(self.parts):
+            raise GatorError(f"the state was saved with {len(state['parts'])} costs, now there are {len(self.parts)}")
+        pairs = zip(self.parts, state["parts"], strict=True)
+        return self._weighted([cost.restored(model, graph, part) for (cost, _), part in pairs], state["totals"])
 
-    def _together(self, priced: Sequence[Priced], totals: Sequence[float]) -> _Together:
+    def _weighted(self, prices: Sequence[Prices], totals: Sequence[float]) -> Prices:
         for (cost, _), total in zip(self.parts, totals, strict=True):
             if not total > 0:
-                raise GatorError(f"{type(cost).__name__} says that the whole network costs {total}; expected more than zero")
+                raise GatorError(f"{type(cost).__name__} says that the unpruned network costs {total}; expected more than zero")
         shares = [weight / total for (_, weight), total in zip(self.parts, totals, strict=True)]
-        return _Together(tuple(priced), tuple(shares), tuple(totals))
+        return _WeightedPrices(tuple(prices), tuple(shares), tuple(totals))
 
 
 @dataclass(frozen=True)
-class _Together:
-    parts: tuple[Priced, ...]
-    shares: tuple[float, ...]
+class _WeightedPrices(Prices):
+    parts: tuple[Prices, ...]
+    shares: tuple[float, ...]  # what one unit of a part counts
     totals: tuple[float, ...]  # of the first network, by part
+    unit = "share"
 
     @property
-    def wholes(self) -> dict[str, Any]:
-        """All that is needed to price this network again, as plain data."""
-        return {"totals": list(self.totals), "parts": [getattr(part, "wholes", None) for part in self.parts]}
+    def tolerance(self) -> float:  # type: ignore[override]
+        """As precise as the least precise part."""
+        return max(part.tolerance for part in self.parts)
 
-    def handed_on(self, model: nn.Module, graph: Hypergraph) -> dict[str, Any]:
-        """What the prices of a network cut from this one need."""
-        return {"totals": list(self.totals), "parts": [handed_on(part, model, graph) for part in self.parts]}
+    @property
+    def width_step(self) -> int:  # type: ignore[override]
+        return max(part.width_step for part in self.parts)
 
     def total(self, widths: Widths) -> float:
         return sum(share * part.total(widths) for part, share in zip(self.parts, self.shares, strict=True))
@@ -70,3 +73,27 @@ class _Together:
     def per_channel(self, widths: Widths) -> Floats:
         prices = [share * part.per_channel(widths) for part, share in zip(self.parts, self.shares, strict=True)]
         return np.sum(prices, axis=0)  # type: ignore[no-any-return]
+
+    def measure(self, network: nn.Module, widths: Widths) -> float | None:
+        """Every part as it measures itself; those that do not are counted."""
+        found = [part.measure(network, widths) for part in self.parts]
+        if all(cost is None for cost in found):
+            return None
+        each = [part.total(widths) if cost is None else cost for part, cost in zip(self.parts, found, strict=True)]
+        return sum(share * cost for cost, share in zip(each, self.shares, strict=True))
+
+    def recalibrated(self, widths: Widths, measured: float) -> Prices:
+        """What differs from the estimate is shared out among the parts that are estimates, in proportion."""
+        costs = [share * part.total(widths) for part, share in zip(self.parts, self.shares, strict=True)]
+        estimated = sum(cost for part, cost in zip(self.parts, costs, strict=True) if part.tolerance)
+        if not estimated:
+            return self
+        factor = (measured - sum(costs) + estimated) / estimated
+        parts = [part.recalibrated(widths, factor * part.total(widths)) if part.tolerance else part for part in self.parts]
+        return replace(self, parts=tuple(parts))
+
+    def state(self) -> PlainData:
+        return {"totals": list(self.totals), "parts": [part.state() for part in self.parts]}
+
+    def state_for_cut(self, model: nn.Module, graph: Hypergraph) -> PlainData:
+        return {"totals": list(self.totals), "parts": [part.state_for_cut(model, graph) for part in self.parts]}

@@ -20,7 +20,7 @@ from torch import nn
 
 from gator.atomic_file import write_atomically
 from gator.errors import FileError, GatorError
-from gator.graph.hypergraph import Hypergraph
+from gator.graph.hypergraph import SavedGraph
 from gator.graph.trace import check_same, named_tensors, trace_inputs
 from gator.surgery.cut import rebuild
 from gator.surgery.history import Step, steps_of
@@ -128,7 +128,7 @@ def _restore(data: Any) -> Step:
         graph = data["graph"]
         if not graph.startswith("{"):
             graph = zlib.decompress(base64.b64decode(graph)).decode()
-        return Step(Hypergraph.from_json(graph), kept, data["form"], folded)
+        return Step(SavedGraph.from_json(graph), kept, data["form"], folded)
     except (KeyError, TypeError, ValueError, AttributeError, zlib.error, GatorError) as error:
         raise FileError(f"the plan in the file is damaged: {error}") from error
 

@@ -12,7 +12,7 @@ from torch import Tensor, fx, nn
 
 from gator.gates.read import conv_of_gated, multiplied
 from gator.gates.sites import Site, Units
-from gator.graph.program import BatchInt, Call
+from gator.graph.program import BatchInt, Call, Mode
 from gator.surgery.emit_masked import FILL, MaskedEmitter
 from gator.surgery.layers import Leaf
 from gator.surgery.plan import Plan
@@ -30,9 +30,9 @@ class GatedEmitter(MaskedEmitter):
     """
 
     def __init__(
-        self, plan: Plan, index: int, model: nn.Module, canonical: Mapping[str, str], sites: Mapping[int, list[Site]], ones: int
+        self, plan: Plan, mode: Mode, model: nn.Module, canonical: Mapping[str, str], sites: Mapping[int, list[Site]], ones: int
     ) -> None:
-        super().__init__(plan, index, model, canonical)
+        super().__init__(plan, mode, model, canonical)
         self._sites = sites
         self._ones = ones  # the column of ones
         self._gates = self.graph.placeholder("gates")
@@ -44,7 +44,7 @@ class GatedEmitter(MaskedEmitter):
 
     def write(self, call: Call, leaf: Leaf | None, args: dict[str, Any]) -> Any:
         sites = self._sites.get(call.index, [])
-        if not sites or (call.packet is aten.batch_norm and call.args["input"].id in self.fate.folded):
+        if not sites or (call.packet is aten.batch_norm and call.value_at("input") in self.fate.folded):
             return super().write(call, leaf, args)
         sums = [site for site in sites if site.kind == "sum"]
         if len(sites) == 1 and sums and call.packet in _CONVS and self._whole_rows(sites[0]):
@@ -102,7 +102,7 @@ class GatedEmitter(MaskedEmitter):
             if edge is not None:
                 node = self._of_edge(edge, one_row=site.batch_axis is None)
             else:
-                index = self.index_tensor(units, f"_units_{self.index}_{len(self._picked)}")
+                index = self.index_tensor(units, f"_units_{self.mode}_{len(self._picked)}")
                 node = self._gates
                 if site.batch_axis is None:
                     node = self.graph.call_function(aten.slice.Tensor, (node, 0, 0, 1))

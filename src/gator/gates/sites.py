@@ -1,8 +1,8 @@
-"""Where gates are multiplied in: once for every reader of an edge, so that "gate 0" is "channel gone" to all of them.
+"""Where gates are multiplied in: once for every reader of an edge, so that a gate of 0 removes the channel for all of them.
 
-A reader is a call that mixes channels: a contraction, or a statistic over them. Of the two sides of a contraction one is
-gated: the weight when a draw holds for the whole batch (nothing the size of an activation is touched), the activation
-when every example has a draw of its own.
+A reader is a call that mixes channels: a contraction, or a statistic over them. One of the two sides of a contraction is
+gated: the weight if a draw holds for the whole batch (no activation is touched), the activation if every example has its own
+draw.
 """
 
 from __future__ import annotations
@@ -15,10 +15,10 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from gator.graph.analysis import Argument, ProgramLabels, Read, static_values
+from gator.graph.analysis import ProgramLabels, Read, static_values
 from gator.graph.hypergraph import Hypergraph
 from gator.graph.labels import Axis
-from gator.graph.program import BatchInt, Call, Program
+from gator.graph.program import Argument, BatchInt, Call, Mode, Program
 
 aten = torch.ops.aten
 _TWO_SIDED = (
@@ -42,15 +42,14 @@ class Site:
     copies: str = ""  # "tile" or "each" when the batch is folded into this axis, with `units` those of one example
 
 
-def sites_of(graph: Hypergraph, index: int, per: str, gated: frozenset[int]) -> dict[int, list[Site]]:
-    """By call, for one of the graph's programs. `gated` are the edges that have gates."""
-    assert graph.analysed is not None
-    labelled = graph.analysed.programs[index]
-    unit_at = np.full(len(graph.analysed.roots), -1)
-    for root, (edge, unit) in graph.analysed.edge_of.items():
+def sites_of(graph: Hypergraph, mode: Mode, per: str, gated: frozenset[int]) -> dict[int, list[Site]]:
+    """The sites of one mode's program, by call. `gated` are the edges that have gates."""
+    labelled = graph.of(mode)
+    unit_at = np.full(len(graph.roots), -1)
+    for root, (edge, unit) in graph.edge_of.items():
         if edge in gated:
             unit_at[root] = graph.starts[edge] + unit
-    finder = _Finder(labelled, unit_at[graph.analysed.roots], per)
+    finder = _Finder(labelled, unit_at[graph.roots], per)
     found = {call.index: list(finder.sites(call)) for call in labelled.program.calls if call.index in labelled.reads}
     return {call: sites for call, sites in found.items() if sites}
 
@@ -74,7 +73,7 @@ class _Finder:
 
     def sites(self, call: Call) -> Iterator[Site]:
         if self.labelled.choices.get(call.index) == "groups" and call.packet in (*_CONVS, *_TRANSPOSED):
-            return  # whole groups (depthwise): what a closed channel feeds is the same channel
+            return  # whole groups (depthwise): a closed channel feeds only itself
         contracted: dict[Any, list[Site]] = {}
         for read in self.labelled.reads[call.index]:
             site = self._site(call, read.argument, read.axis, read.kind)
@@ -110,7 +109,7 @@ class _Finder:
         """The input axis of the weight that contracts what is read here."""
         if read.argument != ("input", None) or call.packet not in (aten.linear, *_CONVS, *_TRANSPOSED):
             return
-        rank = len(self.program.values[call.args["weight"].id].shape)
+        rank = len(self.program.values[call.value_at("weight")].shape)
         transposed = call.packet in _TRANSPOSED or bool(call.args.get("transposed"))
         axis = rank - 1 if call.packet is aten.linear else 0 if transposed else 1
         site = self._site(call, ("weight", None), axis, "sum")
@@ -118,9 +117,7 @@ class _Finder:
             yield site
 
     def _site(self, call: Call, argument: Argument, axis: int, kind: str) -> Site | None:
-        name, position = argument
-        arg: Any = call.args[name]
-        value: int = arg.id if position is None else arg[position].id
+        value = call.value_at(argument)
         labels: Axis = self.labelled.axes[value][axis]
         if labels is None:
             return None

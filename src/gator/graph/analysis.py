@@ -16,10 +16,10 @@ import torch
 
 from gator.errors import GatorError
 from gator.graph.labels import Axes, Axis, Labels, LabelSpace
-from gator.graph.program import Call, Program, Ref
+from gator.graph.program import MODES, Argument, Call, Program, Ref
 from gator.graph.rules import Scope, find
+from gator.graph.select import under
 
-Argument = tuple[str, int | None]
 _PASSES = 8
 _NEAR = 30  # calls; about the length of one attention layer
 aten = torch.ops.aten
@@ -102,7 +102,7 @@ class Analysis:
                 self.axes[value.id] = (None,) * len(value.shape)
             elif value.origin != "call":
                 self.axes[value.id] = self._attribute(
-                    value.name, value.shape, f"{index}:" if value.origin == "constant" else ""
+                    value.name, value.shape, f"{MODES[index]}:" if value.origin == "constant" else ""
                 )
         for call in self.program.calls:
             found = find(call.op)
@@ -126,7 +126,7 @@ class Analysis:
         key = scope + name
         if key not in self.attributes:
             self.attributes[key] = tuple(self.space.fresh(size) for size in shape)
-            if any(name == prefix or name.startswith(prefix + ".") for prefix in self._fixed):
+            if any(under(name, prefix) for prefix in self._fixed):
                 for axis in self.attributes[key]:
                     if axis is not None:
                         self.space.fix(axis, -1, "asked for by fixed=")
@@ -242,11 +242,6 @@ class Analysis:
         names = {name for name, mode in self._heads.items() if mode == "dims"}  # type: ignore[union-attr]
         found = [labels for port, labels in self.producers.items() if any(under(port.layer, name) for name in names)]
         return np.unique(table[np.concatenate(found)]) if found else np.zeros(0, dtype=np.int64)
-
-
-def under(layer: str, name: str) -> bool:
-    """Whether a layer is the named module or lies inside it."""
-    return layer == name or layer.startswith(name + ".")
 
 
 def _apart(choices: dict[tuple[int, int], Any]) -> dict[tuple[int, int], Any]:

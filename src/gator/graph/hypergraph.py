@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field, fields
 from functools import cached_property
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
@@ -18,7 +18,11 @@ from gator.graph.analysis import Port, ProgramLabels
 from gator.graph.explain import Explainer
 from gator.graph.inputs import Inputs, TensorSpec
 from gator.graph.labels import Axes, Labels
+from gator.graph.program import Mode
 from gator.suggest import did_you_mean
+
+if TYPE_CHECKING:
+    from typing_extensions import Self
 
 FORMAT = 1
 
@@ -45,23 +49,12 @@ class Edge:
     macs: int  # multiply-adds of the calls it touches, for one example
 
 
-@dataclass(frozen=True)
-class Analysed:
-    """What surgery needs beside the edges: programs with labels. Not part of the JSON form; re-made from a model."""
-
-    programs: tuple[ProgramLabels, ...]
-    roots: Labels  # the class of every label
-    attributes: dict[str, Axes]
-    edge_of: dict[int, tuple[int, int]]  # root -> (edge, unit)
-    baked: frozenset[str]  # weights that the model computes and the graph takes as plain ones
-    explainer: Explainer
-    producers: tuple[Port, ...]  # the weights that write channels
-    free: list[bool] = field(default_factory=list)  # empty until asked: see trace.sizes_free
-
-
 @dataclass(frozen=True, repr=False)
-class Hypergraph:
-    """All edges of a network, in the order in which forward meets them."""
+class SavedGraph:
+    """The edges of a network as plain data, in the order in which forward meets them: what goes to JSON and comes back.
+
+    It prints and can be looked into. To mask or cut with it, pass it on together with the model, which is traced again.
+    """
 
     edges: tuple[Edge, ...]
     inputs: Inputs
@@ -71,7 +64,6 @@ class Hypergraph:
     macs: int  # multiply-adds of one forward pass (eval) of the example inputs
     fixed: tuple[str, ...] = ()
     heads: str | dict[str, str] = "whole"
-    analysed: Analysed | None = field(default=None, compare=False, repr=False)
 
     @cached_property
     def _by_name(self) -> dict[str, Edge]:
@@ -87,11 +79,19 @@ class Hypergraph:
         masks = {edge.name: alive[start : start + edge.width] for edge, start in zip(self.edges, self.starts, strict=False)}
         return {name: mask for name, mask in masks.items() if not mask.all()}
 
+    def widths_of(self, alive: NDArray[np.bool_]) -> NDArray[np.int64]:
+        """How many units of each edge live, from those of all edges counted through."""
+        return np.add.reduceat(np.append(alive, False).astype(np.int64), self.starts[:-1]) if self.edges else self.starts[:0]
+
     def __getitem__(self, name: str) -> Edge:
         if name not in self._by_name:
             hint = did_you_mean(name, self._by_name, otherwise="print(graph) lists the edges")
             raise GatorError(f"the graph has no edge {name!r}; {hint}")
         return self._by_name[name]
+
+    def index_of(self, name: str) -> int:
+        """The position of an edge in `edges`."""
+        return self.edges.index(self[name])
 
     def __contains__(self, name: str) -> bool:
         return name in self._by_name
@@ -102,15 +102,8 @@ class Hypergraph:
         return self.prunable_parameters / max(self.parameters, 1)
 
     def __repr__(self) -> str:
-        return f"<Hypergraph: {len(self.edges)} edges, {sum(edge.width for edge in self.edges):,} units; print it for a table>"
-
-    def explain(self, name: str) -> str:
-        """Why the channels of an edge, layer or parameter are tied together, or why they are fixed."""
-        if self.analysed is None:
-            raise GatorError("this graph was read from JSON and cannot explain itself; trace the model again")
-        if name in self._by_name:
-            return self.analysed.explainer.edge(self._by_name[name])
-        return self.analysed.explainer.parameter(name, self.edges)
+        units = sum(edge.width for edge in self.edges)
+        return f"<{type(self).__name__}: {len(self.edges)} edges, {units:,} units; print it for a table>"
 
     def __str__(self) -> str:
         rows = [("edge", "width", "producers", "consumers", "parameters", "MACs")]
@@ -144,12 +137,8 @@ class Hypergraph:
             lines.append(f"no rule, left whole: {call}")
         return "\n".join(lines)
 
-    def __deepcopy__(self, memo: dict[int, Any]) -> Hypergraph:
+    def __deepcopy__(self, memo: dict[int, Any]) -> Self:
         return self  # nothing in it ever changes
-
-    def without_programs(self) -> Hypergraph:
-        """The same graph as plain data, as it comes back from JSON."""
-        return replace(self, analysed=None)
 
     def to_json(self) -> str:
         leaves = [
@@ -179,7 +168,7 @@ class Hypergraph:
             raise GatorError(f"the example inputs hold something JSON cannot: {error}") from error
 
     @staticmethod
-    def from_json(text: str) -> Hypergraph:
+    def from_json(text: str) -> SavedGraph:
         try:
             data = json.loads(text)
             if data["format"] > FORMAT:
@@ -189,7 +178,7 @@ class Hypergraph:
                 TensorSpec(tuple(x["shape"]), getattr(torch, x["dtype"]), x["low"], x["high"]) if "shape" in x else x["value"]
                 for x in inputs["leaves"]
             )
-            return Hypergraph(
+            return SavedGraph(
                 edges=tuple(_edge_from_json(edge) for edge in data["edges"]),
                 inputs=Inputs(leaves, pytree.treespec_loads(inputs["structure"]), inputs["batch"]),
                 unsupported=tuple(data["unsupported"]),
@@ -201,6 +190,39 @@ class Hypergraph:
             )
         except (KeyError, TypeError, ValueError, AttributeError) as error:
             raise GatorError(f"not a graph in JSON form: {type(error).__name__}: {error}") from error
+
+
+@dataclass(frozen=True, repr=False, eq=False)
+class Hypergraph(SavedGraph):
+    """The graph of a traced network: its edges, and the programs of train and eval mode with their labels."""
+
+    train: ProgramLabels = field(kw_only=True)
+    eval: ProgramLabels = field(kw_only=True)
+    roots: Labels = field(kw_only=True)  # the class of every label
+    attributes: dict[str, Axes] = field(kw_only=True)  # the labels of every parameter, buffer and constant
+    edge_of: dict[int, tuple[int, int]] = field(kw_only=True)  # root -> (edge, unit)
+    baked: frozenset[str] = field(kw_only=True)  # weights that the model computes and the graph takes as plain ones
+    explainer: Explainer = field(kw_only=True)
+    producers: tuple[Port, ...] = field(kw_only=True)  # the weights that write channels
+    sizes_free: list[bool] = field(default_factory=list, kw_only=True)  # empty until asked: see trace.sizes_free
+
+    @property
+    def programs(self) -> tuple[ProgramLabels, ProgramLabels]:
+        """Those of both modes, in the order of MODES."""
+        return self.train, self.eval
+
+    def of(self, mode: Mode) -> ProgramLabels:
+        return self.train if mode == "train" else self.eval
+
+    def explain(self, name: str) -> str:
+        """Why the channels of an edge, layer or parameter are tied together, or why they are fixed."""
+        if name in self._by_name:
+            return self.explainer.edge(self._by_name[name])
+        return self.explainer.parameter(name, self.edges)
+
+    def saved(self) -> SavedGraph:
+        """The same graph without its programs."""
+        return SavedGraph(**{each.name: getattr(self, each.name) for each in fields(SavedGraph)})
 
 
 def _names(names: Sequence[str], most: int = 3) -> str:

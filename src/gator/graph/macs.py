@@ -12,7 +12,7 @@ from typing import Any
 
 import torch
 
-from gator.graph.program import Call, Ref
+from gator.graph.program import Call
 
 aten = torch.ops.aten
 Shape = Sequence[int]
@@ -33,10 +33,9 @@ def products(call: Call, shapes: Shapes) -> list[Product]:
 
 
 def _axes(call: Call, shapes: Shapes, name: str, axes: slice | int = slice(None), position: int | None = None) -> Product:
-    arg = call.args[name]
-    ref: Ref = arg if position is None else arg[position]
-    chosen = range(len(shapes(ref.id)))[axes]
-    return tuple((ref.id, axis) for axis in ([chosen] if isinstance(chosen, int) else chosen))
+    value = call.value_at((name, position))
+    chosen = range(len(shapes(value)))[axes]
+    return tuple((value, axis) for axis in ([chosen] if isinstance(chosen, int) else chosen))
 
 
 def _out(call: Call, shapes: Shapes) -> Product:

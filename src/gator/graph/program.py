@@ -8,9 +8,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Literal
 
 import torch
+
+Mode = Literal["train", "eval"]
+MODES: tuple[Mode, Mode] = ("train", "eval")
+Argument = tuple[str, int | None]  # the name of an argument, and the position in it if it is a list
 
 
 class BatchInt(int):
@@ -74,8 +78,15 @@ class Call:
             return bool(self.args["train"])
         return self.packet is not torch.ops.aten.scaled_dot_product_attention or bool(self.args.get("dropout_p"))
 
-    def tensors(self) -> Iterator[tuple[tuple[str, int | None], int]]:
-        """Every tensor argument as ((argument name, position in a list or None), value id)."""
+    def value_at(self, argument: Argument | str) -> int:
+        """The value that is passed as this argument (or as one position of it, if it is a list)."""
+        name, position = (argument, None) if isinstance(argument, str) else argument
+        found: Any = self.args[name] if position is None else self.args[name][position]
+        assert isinstance(found, Ref), f"{name} of {self.where()} is {found!r}, not a tensor"
+        return found.id
+
+    def tensors(self) -> Iterator[tuple[Argument, int]]:
+        """Every tensor argument with its value."""
         for name, arg in self.args.items():
             if isinstance(arg, Ref):
                 yield (name, None), arg.id

@@ -11,16 +11,17 @@ import torch
 from torch import nn
 
 from gator.errors import TraceError
-from gator.graph.analysis import Analysis, analyse, under
+from gator.graph.analysis import Analysis, analyse
 from gator.graph.bake import baked
 from gator.graph.explain import Explainer
-from gator.graph.hypergraph import Analysed, Edge, Hypergraph, group
+from gator.graph.hypergraph import Edge, Hypergraph, SavedGraph, group
 from gator.graph.inputs import Inputs, describe
 from gator.graph.macs import macs
 from gator.graph.program import needed
 from gator.graph.record import collector_paused, record, runs_at_other_sizes
 from gator.graph.recorder import Names
 from gator.graph.rules import has_rule
+from gator.graph.select import layers_named, under
 from gator.suggest import did_you_mean
 
 
@@ -28,30 +29,28 @@ def trace(
     model: nn.Module,
     example_inputs: Any,
     *,
-    fixed: Sequence[str] = (),
+    fixed: Sequence[str | nn.Module] = (),
     heads: str | Mapping[str, str] = "whole",
 ) -> Hypergraph:
     """Which channels of `model` depend on each other.
 
     `example_inputs` is a tensor, a tuple of positional or a dict of keyword arguments; only shapes and types matter.
-    `fixed` names layers or parameters to leave alone. `heads` says whether attention loses whole heads or the
-    dimensions inside them, for all of them or by the name of the layer that writes them.
+    `fixed` holds layers or parameters to leave alone: names, glob patterns ("layer1.*") or modules of the model.
+    `heads` says whether attention loses whole heads or the dimensions inside them, for all of them or by the name of the
+    layer that writes them.
     """
     if not isinstance(model, nn.Module):
         raise TraceError(f"model is a {type(model).__name__}; expected a torch.nn.Module")
     _check_plain(model)
     _check_heads(heads)
-    if isinstance(fixed, str):
-        raise TraceError(f"fixed={fixed!r} is a string; expected a list of names, [{fixed!r}]")
-    return trace_inputs(
-        model, describe(example_inputs), fixed=tuple(fixed), heads=heads if isinstance(heads, str) else dict(heads)
-    )
+    names = layers_named(model, fixed)
+    return trace_inputs(model, describe(example_inputs), fixed=names, heads=heads if isinstance(heads, str) else dict(heads))
 
 
 def trace_inputs(model: nn.Module, inputs: Inputs, *, fixed: tuple[str, ...], heads: str | dict[str, str]) -> Hypergraph:
     """As `trace`, from inputs that are already described."""
     plain = baked(model)
-    _check_names(plain, fixed, heads)
+    _check_names(plain, heads)
     with collector_paused():
         return _traced(model, plain, inputs, fixed, heads)
 
@@ -93,19 +92,12 @@ def _check_heads_found(analysis: Analysis, heads: Mapping[str, str]) -> None:
             raise TraceError(f"heads= names {name!r}, where no attention is written; the layers that write it are {known}")
 
 
-def _check_names(model: nn.Module, fixed: Sequence[str], heads: str | Mapping[str, str]) -> None:
+def _check_names(model: nn.Module, heads: str | Mapping[str, str]) -> None:
     modules = {name for name, _ in model.named_modules()}
-    known = modules | {name for name, _ in model.named_parameters()} | {name for name, _ in model.named_buffers()}
-    asked = [("fixed", name, known) for name in fixed]
-    asked += [("heads", name, modules) for name in ([] if isinstance(heads, str) else heads)]
-    for argument, name, names in asked:
-        if name not in names:
-            hint = did_you_mean(name, names, otherwise="see model.named_modules()")
-            raise TraceError(f"{argument}= names {name!r}, which the model does not have; {hint}")
-    tensors = named_tensors(model)
-    for name in fixed:
-        if not any(under(tensor, name) for tensor in tensors):
-            raise TraceError(f"fixed= names {name!r}, which has no parameters or buffers to fix; name the layer beside it")
+    for name in [] if isinstance(heads, str) else heads:
+        if name not in modules:
+            hint = did_you_mean(name, modules, otherwise="see model.named_modules()")
+            raise TraceError(f"heads= names {name!r}, which the model does not have; {hint}")
 
 
 def _assemble(
@@ -144,15 +136,14 @@ def _assemble(
         macs=sum(cost for _, cost in counted),
         fixed=fixed,
         heads=heads,
-        analysed=Analysed(
-            programs=tuple(analysis.results),
-            roots=roots,
-            attributes=analysis.attributes,
-            edge_of=edge_of,
-            baked=baked_names,
-            explainer=Explainer(analysis.space.ties, analysis.calls, roots, analysis.attributes),
-            producers=tuple(analysis.producers),
-        ),
+        train=analysis.results[0],
+        eval=analysis.results[1],
+        roots=roots,
+        attributes=analysis.attributes,
+        edge_of=edge_of,
+        baked=baked_names,
+        explainer=Explainer(analysis.space.ties, analysis.calls, roots, analysis.attributes),
+        producers=tuple(analysis.producers),
     )
 
 
@@ -175,10 +166,10 @@ def _edges_of_calls(
     return result
 
 
-def retraced(graph: Hypergraph, model: nn.Module) -> Hypergraph:
-    """The graph with what surgery needs: itself, or traced again if it came from JSON; an error if the model differs."""
+def retraced(graph: SavedGraph, model: nn.Module) -> Hypergraph:
+    """The graph with its programs: itself, or traced again if it came from JSON; an error if the model differs."""
     _check_plain(model)
-    if graph.analysed is not None:
+    if isinstance(graph, Hypergraph):
         _check_shapes(graph, model)
         return graph
     again = trace_inputs(model, graph.inputs, fixed=graph.fixed, heads=graph.heads)
@@ -188,19 +179,17 @@ def retraced(graph: Hypergraph, model: nn.Module) -> Hypergraph:
 
 def sizes_free(graph: Hypergraph, model: nn.Module) -> bool:
     """Whether other sizes of space (or of a sequence) run the program that was traced; asked of the model once."""
-    assert graph.analysed is not None
-    if not graph.analysed.free:
-        evaluated = graph.analysed.programs[1].program
+    if not graph.sizes_free:
+        evaluated = graph.eval.program
         batched = evaluated.batch is not None and graph.inputs.batch is not None
-        graph.analysed.free.append(batched and runs_at_other_sizes(baked(model), graph.inputs, has_rule, evaluated))
-    return graph.analysed.free[0]
+        graph.sizes_free.append(batched and runs_at_other_sizes(baked(model), graph.inputs, has_rule, evaluated))
+    return graph.sizes_free[0]
 
 
 def _check_shapes(graph: Hypergraph, model: nn.Module) -> None:
     """Raise if the graph describes another network, or this one as it was before a cut."""
-    assert graph.analysed is not None
     held = named_tensors(model)
-    for labelled in graph.analysed.programs:
+    for labelled in graph.programs:
         for value in labelled.program.attributes():
             tensor = held.get(value.name)
             if tensor is not None and tuple(tensor.shape) != tuple(value.shape):
@@ -208,7 +197,7 @@ def _check_shapes(graph: Hypergraph, model: nn.Module) -> None:
                     f"this graph describes another network: {value.name} has shape {tuple(tensor.shape)}, the graph was traced "
                     f"with {tuple(value.shape)}\n  Call gator.trace(model, example_inputs) again after every cut."
                 )
-            if tensor is None and value.name not in graph.analysed.baked:
+            if tensor is None and value.name not in graph.baked:
                 raise TraceError(
                     f"this graph describes another network: it has {value.name}, which this {type(model).__name__} has not\n"
                     "  Call gator.trace with this model."

@@ -14,7 +14,7 @@ import torch
 from torch import nn
 
 from gator.errors import TraceError
-from gator.graph.program import Call, Program, Ref
+from gator.graph.program import Call, Mode, Program, Ref
 from gator.graph.record import record_once
 from gator.graph.rules import has_rule
 from gator.graph.rules.factory import PATTERNED, UNIFORM
@@ -50,15 +50,17 @@ _SIZES: dict[Any, tuple[str, ...]] = {
 def class_differs(sliced: nn.Module, plan: Any) -> str:
     """Where the sliced class does something else than the plan expects, in eval or train mode; empty if nowhere."""
     names = canonical_names(sliced)
-    modes = ((1, "eval"),) if _same_in_both_modes(plan) else ((1, "eval"), (0, "train"))
-    for index, mode in modes:
-        expected = plan.analysed.programs[index].program
+    modes: tuple[Mode, ...] = ("eval",) if _same_in_both_modes(plan) else ("eval", "train")
+    for mode in modes:
+        expected = plan.graph.of(mode).program
         batch = expected.batch or plan.graph.inputs.batch
         try:
-            found = record_once(sliced, plan.graph.inputs, has_rule, training=index == 0, batch=batch, fold=expected.folded)
+            found = record_once(
+                sliced, plan.graph.inputs, has_rule, training=mode == "train", batch=batch, fold=expected.folded
+            )
         except TraceError as error:
             return f"in {mode} mode {error}"
-        emitter = CutEmitter(plan, index, sliced, names, Folder())
+        emitter = CutEmitter(plan, mode, sliced, names, Folder())
         for one, other in zip_longest(expected.calls, found.calls):
             if one is None or other is None or one.op is not other.op:
                 return f"in {mode} mode it runs other operators, first at {(one or other).where()}"
@@ -70,12 +72,12 @@ def class_differs(sliced: nn.Module, plan: Any) -> str:
 def _same_in_both_modes(plan: Any) -> bool:
     """Whether train mode runs the same calls as eval mode, flags and counters of batches aside."""
 
-    def calls(index: int) -> list[Any]:
-        program = plan.analysed.programs[index].program
+    def calls(mode: Mode) -> list[Any]:
+        program = plan.graph.of(mode).program
         counters = {v.id for v in program.values if v.origin == "attribute"}
         return [call for call in program.calls if call.mutates not in counters]
 
-    one, other = calls(0), calls(1)
+    one, other = calls("train"), calls("eval")
     flags = ("training", "train", "use_input_stats")
     return len(one) == len(other) and all(
         a.op is b.op and all(name in flags or _equal(arg, b.args.get(name)) for name, arg in a.args.items())
@@ -107,7 +109,7 @@ def _equal(one: Any, other: Any) -> bool:
 def _special(emitter: Emitter, one: Call, other: Call) -> bool:
     """Calls whose shapes do not say which positions they take."""
     if one.packet in (aten.slice, aten.narrow, aten.select):
-        source = one.args["self"].id
+        source = one.value_at("self")
         shape = emitter.program.values[source].shape
         dim = one.args.get("dim", 0) % len(shape)
         alive = emitter.alive(source, dim)
@@ -123,10 +125,10 @@ def _special(emitter: Emitter, one: Call, other: Call) -> bool:
     if one.packet is aten.constant_pad_nd:
         return pads(emitter, one) == [int(p) for p in other.args["pad"]]
     if one.packet is aten.scaled_dot_product_attention:
-        query = one.args["query"].id
+        query = one.value_at("query")
         width = emitter.program.values[query].shape[-1]
         return bool(emitter.shape(query)[-1] == width) or one.args.get("scale") is not None
     if one.packet in PATTERNED:
         return False
     moves = emitter.labelled.moves.get(one.index, {})
-    return all(emitter.alive(one.args["self"].id, source) is None for source, _ in moves.values())
+    return all(emitter.alive(one.value_at("self"), source) is None for source, _ in moves.values())

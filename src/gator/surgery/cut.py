@@ -9,7 +9,8 @@ from typing import Any
 from torch import nn
 
 from gator.errors import CutError
-from gator.graph.hypergraph import Hypergraph
+from gator.graph.hypergraph import Hypergraph, SavedGraph
+from gator.graph.program import MODES
 from gator.graph.record import collector_paused
 from gator.graph.trace import retraced, sizes_free
 from gator.surgery.absorb import absorb_
@@ -24,7 +25,7 @@ from gator.surgery.slice import canonical_names, sliced_copy
 from gator.surgery.verify import agree
 
 
-def cut(model: nn.Module, graph: Hypergraph, kept: Kept, *, keep_class: bool | None = None, verify: bool = True) -> nn.Module:
+def cut(model: nn.Module, graph: SavedGraph, kept: Kept, *, keep_class: bool | None = None, verify: bool = True) -> nn.Module:
     """A smaller copy of `model` with only the kept channels; `model` is untouched.
 
     The copy is of the user's own class if that verifies, else an fx.GraphModule over the same layers with the same
@@ -71,7 +72,7 @@ def check_network(model: nn.Module, network: nn.Module, plan: Plan) -> None:
 
 def draws_numbers(plan: Plan) -> str:
     """A call that draws random numbers in eval mode, empty if there is none."""
-    calls = plan.analysed.programs[1].program.calls
+    calls = plan.graph.eval.program.calls
     found = [call for call in calls if call.draws]
     return found[0].where() if found else ""
 
@@ -111,7 +112,7 @@ def as_network(
     """The fx form of the cut, over the layers of `sliced`, and what became of the constants that were folded."""
     folder = Folder(folded)
     canonical = canonical_names(sliced)
-    emitters = [CutEmitter(plan, index, sliced, canonical, folder) for index in (0, 1)]
+    emitters = [CutEmitter(plan, mode, sliced, canonical, folder) for mode in MODES]
     train_graph, eval_graph = (emitter.emit() for emitter in emitters)
     objects: dict[str, Any] = {**emitters[0].objects, **emitters[1].objects}
     absorb_((train_graph, eval_graph), objects, [name for name, _ in folder.made.values()])

@@ -18,7 +18,8 @@ from torch.utils import _pytree as pytree
 
 from gator.errors import CutError
 from gator.graph.labels import Axis
-from gator.graph.program import BatchInt, Call, Program, Ref, map_refs
+from gator.graph.program import BatchInt, Call, Mode, Program, Ref, map_refs
+from gator.private_torch import children_of
 from gator.surgery.fate import Fate, check_connected, decide
 from gator.surgery.layers import Leaf, leaves_of
 from gator.surgery.plan import Mask, Plan
@@ -29,13 +30,13 @@ aten = torch.ops.aten
 class Emitter(ABC):
     """Builds the graph of one program. `objects` collects what it refers to: target name -> module or tensor."""
 
-    def __init__(self, plan: Plan, index: int, model: nn.Module, canonical: Mapping[str, str]) -> None:
+    def __init__(self, plan: Plan, mode: Mode, model: nn.Module, canonical: Mapping[str, str]) -> None:
         self.plan = plan
-        self.index = index
+        self.mode: Mode = mode
         self.model = model
-        self.labelled = plan.analysed.programs[index]
+        self.labelled = plan.graph.of(mode)
         self.program: Program = self.labelled.program
-        self.fate: Fate = decide(plan, index)
+        self.fate: Fate = decide(plan, mode)
         self._leaves = leaves_of(model, self.program, canonical)
         self.graph = fx.Graph()
         self.objects: dict[str, Any] = {}
@@ -43,7 +44,7 @@ class Emitter(ABC):
         self._attributes: dict[str, fx.Node] = {}
         self._batch: fx.Node | None = None
         self._sizes: dict[tuple[int, int], fx.Node] = {}
-        check_connected(plan, index, self.fate)
+        check_connected(plan, mode, self.fate)
 
     def emit(self) -> fx.Graph:
         for value in self.program.inputs:
@@ -118,7 +119,7 @@ class Emitter(ABC):
     def memory_is_written(self, call: Call) -> bool:
         """Whether an in-place call writes into what this view shows: then it must stay a view."""
         values = self.program.values
-        shown, made = values[call.args["self"].id].storage, values[call.outputs[0] or 0].storage
+        shown, made = values[call.value_at("self")].storage, values[call.outputs[0] or 0].storage
         return shown == made and any(c.mutates is not None and values[c.mutates].storage == shown for c in self.program.calls)
 
     def size(self, size: int) -> int | fx.Node:
@@ -286,7 +287,7 @@ def is_native(structure: pytree.TreeSpec) -> bool:
         return True
     kind = structure.type
     plain = kind in (tuple, list, dict) or kind is namedtuple or (isinstance(kind, type) and hasattr(kind, "_fields"))
-    return plain and all(is_native(child) for child in structure.children())
+    return plain and all(is_native(child) for child in children_of(structure))
 
 
 def _returns_list(op: Any) -> bool:

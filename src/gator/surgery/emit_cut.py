@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch import fx, nn
 
-from gator.graph.program import Call, Ref
+from gator.graph.program import Call, Mode, Ref
 from gator.surgery.emit import Emitter
 from gator.surgery.fold import Folder, is_zero
 from gator.surgery.layers import Leaf
@@ -23,8 +23,8 @@ _SUMS = (aten.add, aten.add_, aten.sub, aten.sub_)
 class CutEmitter(Emitter):
     """Refers to the layers and parameters of a sliced model."""
 
-    def __init__(self, plan: Plan, index: int, model: nn.Module, canonical: Mapping[str, str], folder: Folder) -> None:
-        super().__init__(plan, index, model, canonical)
+    def __init__(self, plan: Plan, mode: Mode, model: nn.Module, canonical: Mapping[str, str], folder: Folder) -> None:
+        super().__init__(plan, mode, model, canonical)
         self._folder = folder
 
     def wanted(self, call: Call) -> bool:
@@ -34,7 +34,7 @@ class CutEmitter(Emitter):
         return value in self.fate.empty
 
     def shape(self, value: int) -> tuple[int, ...]:
-        return self.plan.shape(self.index, value)
+        return self.plan.shape(self.mode, value)
 
     def constant(self, name: str, value: int) -> torch.Tensor:
         tensor = self.program.constants[name]

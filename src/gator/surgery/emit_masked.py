@@ -9,7 +9,7 @@ import numpy as np
 import torch
 from torch import fx, nn
 
-from gator.graph.program import BatchInt, Call, Ref
+from gator.graph.program import BatchInt, Call
 from gator.surgery import living
 from gator.surgery.emit import Emitter
 from gator.surgery.fate import DROPOUTS
@@ -45,7 +45,7 @@ class MaskedEmitter(Emitter):
     def write(self, call: Call, leaf: Leaf | None, args: dict[str, Any]) -> Any:
         found = [(read, self._dead(call, read)) for read in self.labelled.reads.get(call.index, ())]
         reads = [(read, dead) for read, dead in found if dead is not None]
-        if call.packet is aten.batch_norm and isinstance(call.args["input"], Ref) and call.args["input"].id in self.fate.folded:
+        if call.packet is aten.batch_norm and call.value_at("input") in self.fate.folded:
             # Fed by constants only: there is no batch to take statistics from.
             return self.call_op(call.op, {**args, "training": False})
         if call.packet in DROPOUTS:
@@ -70,16 +70,14 @@ class MaskedEmitter(Emitter):
         return self.plain(call, leaf, args)
 
     def _dead(self, call: Call, read: Any) -> fx.Node | None:
-        name, position = read.argument
-        arg = call.args[name]
-        value = arg.id if position is None else arg[position].id
+        (name, position), value = read.argument, call.value_at(read.argument)
         alive = self.alive(value, read.axis)
         if alive is None:
             return None
         shape = self.program.values[value].shape
         tail = [1] * (len(shape) - read.axis - 1)
         size = shape[read.axis]
-        key = f"_dead_{self.index}_{call.index}_{name}_{position}_{read.axis}"
+        key = f"_dead_{self.mode}_{call.index}_{name}_{position}_{read.axis}"
         if isinstance(size, BatchInt):
             batch = self.program.batch or 1
             times = self.size(BatchInt(1, 0, batch))
@@ -108,7 +106,7 @@ class MaskedEmitter(Emitter):
         if call.packet in (aten.batch_norm, aten.instance_norm):
             statistics = (get("running_mean"), get("running_var"), get("momentum", 0.1), get("eps", 1e-5))
             dims = [
-                d for d in range(len(self.shape(call.args["input"].id))) if d != 1 and (d or call.packet is aten.batch_norm)
+                d for d in range(len(self.shape(call.value_at("input")))) if d != 1 and (d or call.packet is aten.batch_norm)
             ]
             parts = (args["input"], dead, dims, get("weight"), get("bias"), *statistics)
             return self.graph.call_function(living.batch_norm, parts)

@@ -12,7 +12,7 @@ import torch
 
 from gator.errors import KeptError
 from gator.graph.macs import macs
-from gator.graph.program import Call, Ref, needed
+from gator.graph.program import Call, Mode, Ref, needed
 from gator.surgery.plan import Plan
 
 aten = torch.ops.aten
@@ -36,13 +36,13 @@ class Fate:
     live: frozenset[int]  # calls whose result is needed
 
 
-def decide(plan: Plan, index: int) -> Fate:
-    labelled = plan.analysed.programs[index]
+def decide(plan: Plan, mode: Mode) -> Fate:
+    labelled = plan.graph.of(mode)
     program = labelled.program
-    empty = frozenset(v for v in labelled.axes if 0 in plan.shape(index, v))
+    empty = frozenset(v for v in labelled.axes if 0 in plan.shape(mode, v))
     before: set[int] = set(program.inputs)
     after: set[int] = set(program.inputs)
-    pinned = _pinned(plan, index)
+    pinned = _pinned(plan, mode)
     emptied_sum = set()
     for call in program.calls:
         outputs = [v for v in call.outputs if v is not None]
@@ -52,23 +52,18 @@ def decide(plan: Plan, index: int) -> Fate:
             before.update(outputs)
         if all(v in empty for v in outputs) and outputs:
             continue
-        if _sums_nothing(plan, index, call):
+        if _sums_nothing(plan, mode, call):
             emptied_sum.add(call.index)
-            args = [_ref(call, "self")] if call.packet in (aten.addmm, aten.baddbmm) else []
+            args = [call.value_at("self")] if call.packet in (aten.addmm, aten.baddbmm) else []
         if random or any(v in after and v not in empty for v in args) or any(v in before & pinned for v in outputs):
             after.update(outputs)
     folded = frozenset(before - after - empty)
     return Fate(empty, folded, frozenset(emptied_sum), needed(program, gone=empty | folded))
 
 
-def _ref(call: Call, name: str) -> int:
-    ref: Ref = call.args[name]
-    return ref.id
-
-
-def _pinned(plan: Plan, index: int) -> set[int]:
+def _pinned(plan: Plan, mode: Mode) -> set[int]:
     """Values whose memory is written through another view: they are left as they are."""
-    program = plan.analysed.programs[index].program
+    program = plan.graph.of(mode).program
     written = {program.values[c.mutates].storage for c in program.calls if c.mutates is not None}
     made_by_write = {v for c in program.calls if c.mutates is not None for v in c.outputs}
     views: dict[int, list[int]] = {}
@@ -78,20 +73,17 @@ def _pinned(plan: Plan, index: int) -> set[int]:
     return {v for group in views.values() if sum(v not in made_by_write for v in group) > 1 for v in group}
 
 
-def _sums_nothing(plan: Plan, index: int, call: Call) -> bool:
+def _sums_nothing(plan: Plan, mode: Mode, call: Call) -> bool:
     """Whether the call sums over an axis with nothing living on it; an error if it cannot do without."""
-    labelled = plan.analysed.programs[index]
+    labelled = plan.graph.of(mode)
     for read in labelled.reads.get(call.index, ()):
-        name, position = read.argument
-        arg = call.args[name]
-        value = arg.id if position is None else arg[position].id
-        labels = labelled.axes[value][read.axis]
+        labels = labelled.axes[call.value_at(read.argument)][read.axis]
         mask = plan.alive(labels)
         if mask is None or mask.any():
             continue
         if call.packet in CONTRACTIONS:
             return True
-        if all(v is None or 0 in plan.shape(index, v) for v in call.outputs):
+        if all(v is None or 0 in plan.shape(mode, v) for v in call.outputs):
             continue
         edge = plan.edge_at(labels)
         raise KeptError(
@@ -102,13 +94,13 @@ def _sums_nothing(plan: Plan, index: int, call: Call) -> bool:
     return False
 
 
-def check_connected(plan: Plan, index: int, fate: Fate) -> None:
+def check_connected(plan: Plan, mode: Mode, fate: Fate) -> None:
     """An output that no longer depends on any input is an error that names the edge to blame."""
-    labelled = plan.analysed.programs[index]
+    labelled = plan.graph.of(mode)
     for leaf in labelled.program.outputs[0]:
         if isinstance(leaf, Ref) and (leaf.id in fate.folded or leaf.id in fate.empty):
             calls = [c for c in labelled.program.calls if c.index in fate.emptied_sum]
-            blame = _blame(plan, index, calls[-1]) if calls else plan.emptied[0]
+            blame = _blame(plan, mode, calls[-1]) if calls else plan.emptied[0]
             raise KeptError(
                 f"this cut would disconnect the output from the input: edge {blame!r} keeps no channel\n"
                 "  Keep at least one unit of it.",
@@ -116,12 +108,10 @@ def check_connected(plan: Plan, index: int, fate: Fate) -> None:
             )
 
 
-def _blame(plan: Plan, index: int, call: Call) -> str:
-    labelled = plan.analysed.programs[index]
+def _blame(plan: Plan, mode: Mode, call: Call) -> str:
+    labelled = plan.graph.of(mode)
     for read in labelled.reads[call.index]:
-        name, position = read.argument
-        arg = call.args[name]
-        labels = labelled.axes[arg.id if position is None else arg[position].id][read.axis]
+        labels = labelled.axes[call.value_at(read.argument)][read.axis]
         mask = plan.alive(labels)
         if mask is not None and not mask.any():
             return plan.edge_at(labels)
@@ -130,8 +120,8 @@ def _blame(plan: Plan, index: int, call: Call) -> str:
 
 def macs_left(plan: Plan) -> int:
     """Multiply-adds of the cut network in eval mode, for the example inputs."""
-    program = plan.analysed.programs[1].program
-    live = decide(plan, 1).live
-    total = sum(macs(call, lambda v: plan.shape(1, v)) for call in program.calls if call.index in live)
+    program = plan.graph.eval.program
+    live = decide(plan, "eval").live
+    total = sum(macs(call, lambda v: plan.shape("eval", v)) for call in program.calls if call.index in live)
     given = plan.graph.inputs.batch
     return total * given // program.batch if program.batch and given else total

@@ -14,7 +14,7 @@ from torch import nn
 
 from gator.errors import CutError
 from gator.graph.labels import Axis
-from gator.graph.program import Call, Ref, map_refs
+from gator.graph.program import Call, Mode, Ref, map_refs
 from gator.surgery.rewrite import static_arguments
 from gator.surgery.slice import narrowed, without_denormals_
 
@@ -29,15 +29,15 @@ class Folder:
     """Evaluates folded values on the sliced model and hands out one parameter for each distinct result."""
 
     def __init__(self, made: Mapping[str, Folded] | None = None) -> None:
-        self._values: dict[tuple[int, int], torch.Tensor] = {}
+        self._values: dict[tuple[Mode, int], torch.Tensor] = {}
         self._made: dict[str, torch.Tensor] = {}
         self._given = made
-        self.made: dict[str, Folded] = {}  # "program:value" -> what it became: a file says which was which
+        self.made: dict[str, Folded] = {}  # "mode:value" -> what it became: a file says which was which
 
     def constant(self, emitter: Emitter, value: int) -> tuple[str, torch.Tensor, bool]:
         """(name, tensor, whether it must be expanded where it is used)."""
         full = self._value(emitter, value)
-        key = f"{emitter.index}:{value}"
+        key = f"{emitter.mode}:{value}"
         if self._given is None:
             small = _compressed(full, emitter.axes(value))
             name = self._name(emitter, value, small)
@@ -55,8 +55,8 @@ class Folder:
         """Train and eval graphs share a constant that is the same in both; otherwise each gets a name of its own."""
         call = _maker(emitter, value)
         base = "folded_" + (call.module.replace(".", "_") or call.packet.__name__)
-        others = {key.partition(":")[0] for key in self.made} - {str(emitter.index)}
-        mine = {name for key, (name, _) in self.made.items() if key.startswith(f"{emitter.index}:")}
+        others = {key.partition(":")[0] for key in self.made} - {emitter.mode}
+        mine = {name for key, (name, _) in self.made.items() if key.startswith(f"{emitter.mode}:")}
         for name, tensor in self._made.items():
             if others and name not in mine and tensor.shape == small.shape and torch.equal(tensor, small):
                 return name
@@ -64,7 +64,7 @@ class Folder:
         return base if not count else f"{base}_{count + 1}"
 
     def _value(self, emitter: Emitter, value: int) -> torch.Tensor:
-        key = (emitter.index, value)
+        key = (emitter.mode, value)
         if key not in self._values:
             found = emitter.program.values[value]
             if found.origin == "call":
@@ -87,7 +87,7 @@ class Folder:
             results = [results]
         for value, result in zip(call.outputs, results, strict=True):
             if value is not None:
-                self._values[emitter.index, value] = result
+                self._values[emitter.mode, value] = result
 
     def _run(self, emitter: Emitter, call: Call) -> Any:
         empty = emitter.fate.empty
@@ -115,7 +115,7 @@ class Folder:
             return torch.zeros(shape, dtype=like.dtype, device=like.device)
         tensor = self._value(emitter, bias.id)
         if call.packet not in (aten.linear, aten.bilinear, aten.addmm, aten.baddbmm):
-            rank = len(emitter.program.values[call.args["weight"].id].shape) - 2
+            rank = len(emitter.program.values[call.value_at("weight")].shape) - 2
             tensor = tensor.reshape(-1, *[1] * rank)
         return tensor.expand(shape).clone()
 

@@ -8,7 +8,7 @@ from typing import TypeVar
 
 from torch import nn
 
-from gator.graph.hypergraph import Hypergraph
+from gator.graph.hypergraph import SavedGraph
 from gator.surgery.fold import Folded
 from gator.surgery.plan import Plan
 
@@ -18,9 +18,9 @@ M = TypeVar("M", bound=nn.Module)
 
 @dataclass(frozen=True)
 class Step:
-    """One cut: the graph it was made on (without programs), the kept units, and the form of the result."""
+    """One cut: the graph it was made on (as plain data), the kept units, and the form of the result."""
 
-    graph: Hypergraph
+    graph: SavedGraph
     kept: dict[str, tuple[int, ...]]
     form: str  # "class" or "graph"
     folded: dict[str, Folded]  # the constants that closed branches left behind
@@ -29,7 +29,7 @@ class Step:
 def remember(network: M, model: nn.Module, plan: Plan, form: str, folded: Mapping[str, Folded]) -> M:
     """Write the history of `model` plus this cut onto `network`."""
     kept = {name: tuple(mask.nonzero()[0].tolist()) for name, mask in plan.masks.items() if not mask.all()}
-    step = Step(plan.graph.without_programs(), kept, form, dict(folded))
+    step = Step(plan.graph.saved(), kept, form, dict(folded))
     setattr(network, ATTRIBUTE, (*steps_of(model), step))
     return network
 

@@ -10,7 +10,7 @@ from torch.optim import Optimizer
 
 from gator.errors import CutError
 from gator.graph.bake import needs_baking
-from gator.graph.hypergraph import Hypergraph
+from gator.graph.hypergraph import SavedGraph
 from gator.graph.trace import named_tensors, retraced
 from gator.surgery.cut import as_network, check_network, class_problem
 from gator.surgery.history import remember
@@ -18,7 +18,7 @@ from gator.surgery.plan import Kept, Mask, Plan
 from gator.surgery.slice import canonical_names, narrowed, sliced_copy, update_layers_
 
 
-def cut_(model: nn.Module, graph: Hypergraph, kept: Kept, *, optimizer: Optimizer | None = None) -> nn.Module:
+def cut_(model: nn.Module, graph: SavedGraph, kept: Kept, *, optimizer: Optimizer | None = None) -> nn.Module:
     """Remove channels from `model` itself and from the optimizer's state; returns `model`.
 
     Where the class of the model can hold the cut, every parameter stays the same object with less in it. Where it cannot,

@@ -10,7 +10,8 @@ import torch
 from torch import fx, nn
 
 from gator.errors import GatorError
-from gator.graph.hypergraph import Hypergraph
+from gator.graph.hypergraph import SavedGraph
+from gator.graph.program import MODES, Mode
 from gator.graph.trace import retraced, sizes_free
 from gator.surgery.emit import is_native
 from gator.surgery.emit_masked import MaskedEmitter
@@ -34,18 +35,18 @@ class MaskedForward:
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         training = self._model.training
         if training not in self._built:
-            self._built[training] = self._build(0 if training else 1)
+            self._built[training] = self._build("train" if training else "eval")
         return self._signature.unflatten(self._built[training](*self._signature.flatten(args, kwargs)), training)
 
     @torch.compiler.disable  # type: ignore[untyped-decorator]
-    def _build(self, index: int) -> fx.GraphModule:
-        emitter = MaskedEmitter(self._plan, index, self._model, canonical_names(self._model))
+    def _build(self, mode: Mode) -> fx.GraphModule:
+        emitter = MaskedEmitter(self._plan, mode, self._model, canonical_names(self._model))
         graph = emitter.emit()
         return fx.GraphModule(emitter.objects, graph)
 
 
 @contextmanager
-def masked(model: nn.Module, graph: Hypergraph, kept: Kept) -> Iterator[nn.Module]:
+def masked(model: nn.Module, graph: SavedGraph, kept: Kept) -> Iterator[nn.Module]:
     """Inside the block `model` computes with the kept channels only; afterwards it is as it was."""
     if isinstance(model.__dict__.get("forward"), MaskedForward):
         raise GatorError("masked() cannot be nested on one model: leave the other block first")
@@ -59,8 +60,8 @@ def masked_by(plan: Plan, model: nn.Module, *, free: bool = False) -> Iterator[N
     """As `masked`; unless `free`, for inputs of the traced size only."""
     before = model.__dict__.get("forward")  # Accelerate and others put their own there
     forward = MaskedForward(model, plan, free=free)
-    for index in (0, 1):
-        plan_check(plan, index)
+    for mode in MODES:
+        plan_check(plan, mode)
     try:
         model.forward = forward
         yield
@@ -72,11 +73,11 @@ def masked_by(plan: Plan, model: nn.Module, *, free: bool = False) -> Iterator[N
 
 
 def signature_of(forward: Callable[..., Any], plan: Plan, *, free: bool) -> Signature:
-    structures = (labelled.program.outputs[1] for labelled in plan.analysed.programs)
+    structures = (labelled.program.outputs[1] for labelled in plan.graph.programs)
     train, evaluate = (None if is_native(structure) else structure for structure in structures)
     return Signature(forward, plan.graph.inputs, (train, evaluate), free=free)
 
 
-def plan_check(plan: Plan, index: int) -> None:
+def plan_check(plan: Plan, mode: Mode) -> None:
     """Raise for kept channels that no network can have."""
-    check_connected(plan, index, decide(plan, index))
+    check_connected(plan, mode, decide(plan, mode))

@@ -14,9 +14,9 @@ import torch
 from numpy.typing import NDArray
 
 from gator.errors import KeptError
-from gator.graph.hypergraph import Analysed, Edge, Hypergraph
+from gator.graph.hypergraph import Edge, Hypergraph
 from gator.graph.labels import Axis
-from gator.graph.program import BatchInt, Program
+from gator.graph.program import BatchInt, Mode, Program
 from gator.suggest import did_you_mean
 
 Mask = NDArray[np.bool_]
@@ -63,17 +63,15 @@ class Plan:
     """The kept channels of one graph, spread over all axes of all values."""
 
     def __init__(self, graph: Hypergraph, kept: Kept) -> None:
-        assert graph.analysed is not None
         self.graph = graph
-        self.analysed: Analysed = graph.analysed
         self.masks = masks_of(graph, kept)
         self.emptied = tuple(name for name, mask in self.masks.items() if not mask.any())
-        alive = np.ones(len(self.analysed.roots), bool)
-        for root, (index, unit) in self.analysed.edge_of.items():
+        alive = np.ones(len(graph.roots), bool)
+        for root, (index, unit) in graph.edge_of.items():
             alive[root] = self.masks[graph.edges[index].name][unit]
-        self._alive = alive[self.analysed.roots]
+        self._alive = alive[graph.roots]
         self._masks: dict[int, tuple[Axis, Mask | None]] = {}  # by identity, with the labels so that it stays theirs
-        self._shapes: dict[tuple[int, int], tuple[int, ...]] = {}
+        self._shapes: dict[tuple[Mode, int], tuple[int, ...]] = {}
 
     def __deepcopy__(self, memo: dict[int, Any]) -> Plan:
         return self  # nothing in it ever changes
@@ -92,22 +90,22 @@ class Plan:
         return self._masks[id(labels)][1]
 
     def alive_attribute(self, name: str) -> list[Mask | None]:
-        return [self.alive(labels) for labels in self.analysed.attributes[name]]
+        return [self.alive(labels) for labels in self.graph.attributes[name]]
 
     @cached_property
     def attributes(self) -> dict[str, list[Mask | None]]:
         """Parameters and buffers that shrink, with the living positions of each axis."""
-        found = {name: self.alive_attribute(name) for name in self.analysed.attributes if ":" not in name}
+        found = {name: self.alive_attribute(name) for name in self.graph.attributes if ":" not in name}
         return {name: axes for name, axes in found.items() if any(axis is not None for axis in axes)}
 
-    def shape(self, program: int, value: int) -> tuple[int, ...]:
+    def shape(self, mode: Mode, value: int) -> tuple[int, ...]:
         """The shape a value has when only the living are left."""
-        if (program, value) not in self._shapes:
-            self._shapes[program, value] = self._shape(program, value)
-        return self._shapes[program, value]
+        if (mode, value) not in self._shapes:
+            self._shapes[mode, value] = self._shape(mode, value)
+        return self._shapes[mode, value]
 
-    def _shape(self, program: int, value: int) -> tuple[int, ...]:
-        labelled = self.analysed.programs[program]
+    def _shape(self, mode: Mode, value: int) -> tuple[int, ...]:
+        labelled = self.graph.of(mode)
         sizes = []
         for labels, size in zip(labelled.axes[value], labelled.program.values[value].shape, strict=True):
             mask = self.alive(labels)
@@ -117,9 +115,9 @@ class Plan:
     def edge_at(self, labels: Axis) -> str:
         """The name of an emptied edge among these labels, for messages."""
         assert labels is not None
-        for root in np.unique(self.analysed.roots[labels]).tolist():
-            if root in self.analysed.edge_of:
-                return self.graph.edges[self.analysed.edge_of[root][0]].name
+        for root in np.unique(self.graph.roots[labels]).tolist():
+            if root in self.graph.edge_of:
+                return self.graph.edges[self.graph.edge_of[root][0]].name
         return "?"
 
 

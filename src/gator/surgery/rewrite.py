@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import torch
 
-from gator.graph.program import BatchInt, Call, Ref
+from gator.graph.program import BatchInt, Call
 from gator.graph.rules.factory import PATTERNED, UNIFORM
 from gator.graph.rules.pick import slice_range
 from gator.surgery.slice import new_groups, new_normalized_shape, new_num_groups
@@ -33,11 +33,6 @@ def rewrite(*packets: Any) -> Callable[[Rewrite], Rewrite]:
         return function
 
     return register
-
-
-def _source(call: Call, name: str = "self") -> int:
-    ref: Ref = call.args[name]
-    return ref.id
 
 
 def _out(call: Call, index: int = 0) -> int:
@@ -66,7 +61,7 @@ def _repeat(emitter: Emitter, call: Call, args: dict[str, Any]) -> Any:
 
 
 def _repeats(emitter: Emitter, call: Call, name: str) -> list[int]:
-    before, after = emitter.program.values[_source(call)].shape, emitter.shape(_out(call))
+    before, after = emitter.program.values[call.value_at("self")].shape, emitter.shape(_out(call))
     repeats = list(call.args[name])
     for axis, size in enumerate(after):
         own, count = axis - len(after) + len(before), axis - len(after) + len(repeats)
@@ -77,7 +72,7 @@ def _repeats(emitter: Emitter, call: Call, name: str) -> list[int]:
 
 @rewrite(aten.slice, aten.narrow)
 def _slice(emitter: Emitter, call: Call, args: dict[str, Any]) -> Any:
-    source = _source(call)
+    source = call.value_at("self")
     shape = emitter.program.values[source].shape
     dim = call.args.get("dim", 0) % len(shape)
     alive = emitter.alive(source, dim)
@@ -103,9 +98,9 @@ def _select_positions(emitter: Emitter, call: Call, node: Any, dim: int, positio
 
 @rewrite(aten.split, aten.split_with_sizes, aten.chunk, aten.tensor_split, aten.unsafe_split, aten.unsafe_chunk)
 def _split(emitter: Emitter, call: Call, args: dict[str, Any]) -> Any:
-    rank = len(emitter.program.values[_source(call)].shape)
+    rank = len(emitter.program.values[call.value_at("self")].shape)
     dim = call.args.get("dim", 0) % rank
-    if emitter.alive(_source(call), dim) is None:
+    if emitter.alive(call.value_at("self"), dim) is None:
         return emitter.call_op(call.op, args)
     parts = [int(emitter.shape(_out(call, i))[dim]) for i in range(len(call.outputs))]
     unsafe = call.packet in (aten.unsafe_split, aten.unsafe_chunk)  # its parts may be written in place
@@ -115,7 +110,7 @@ def _split(emitter: Emitter, call: Call, args: dict[str, Any]) -> Any:
 
 @rewrite(aten.select)
 def _select(emitter: Emitter, call: Call, args: dict[str, Any]) -> Any:
-    source = _source(call)
+    source = call.value_at("self")
     shape = emitter.program.values[source].shape
     dim = call.args["dim"] % len(shape)
     alive = emitter.alive(source, dim)
@@ -129,7 +124,7 @@ def _select(emitter: Emitter, call: Call, args: dict[str, Any]) -> Any:
 def _moved(emitter: Emitter, call: Call, args: dict[str, Any]) -> Any:
     """Along an axis that lost channels the rearrangement is written as a selection of what is left."""
     moves = emitter.labelled.moves.get(call.index, {})
-    lossy = {a: move for a, move in moves.items() if emitter.alive(_source(call), move[0]) is not None}
+    lossy = {a: move for a, move in moves.items() if emitter.alive(call.value_at("self"), move[0]) is not None}
     if not lossy:
         return emitter.call_op(call.op, args)
     node = args["self"]
@@ -139,7 +134,7 @@ def _moved(emitter: Emitter, call: Call, args: dict[str, Any]) -> Any:
     elif call.packet in (aten.roll, aten.flip):
         node = _only(emitter, call, args, _unlabelled_dims(emitter, call) - set(lossy))
     for axis, (source, coordinates) in lossy.items():
-        alive = emitter.alive(_source(call), source)
+        alive = emitter.alive(call.value_at("self"), source)
         assert alive is not None
         rank = np.cumsum(alive) - 1
         node = _select_positions(emitter, call, node, axis, rank[coordinates[alive[coordinates]]])
@@ -147,13 +142,13 @@ def _moved(emitter: Emitter, call: Call, args: dict[str, Any]) -> Any:
 
 
 def _unlabelled_dims(emitter: Emitter, call: Call) -> set[int]:
-    rank = len(emitter.program.values[_source(call)].shape)
+    rank = len(emitter.program.values[call.value_at("self")].shape)
     return {d % rank for d in call.args.get("dims", ())}
 
 
 def _only(emitter: Emitter, call: Call, args: dict[str, Any], dims: set[int]) -> Any:
     """The same roll or flip, along some of its axes."""
-    rank = len(emitter.program.values[_source(call)].shape)
+    rank = len(emitter.program.values[call.value_at("self")].shape)
     given = [d % rank for d in call.args["dims"]]
     chosen = [i for i, d in enumerate(given) if d in dims]
     if not chosen:
@@ -177,7 +172,7 @@ def _pad(emitter: Emitter, call: Call, args: dict[str, Any]) -> Any:
 
 def pads(emitter: Emitter, call: Call) -> list[int]:
     pad = [int(p) for p in call.args["pad"]]
-    source, out = _source(call), _out(call)
+    source, out = call.value_at("self"), _out(call)
     rank = len(emitter.program.values[source].shape)
     for pair in range(len(pad) // 2):
         axis = rank - 1 - pair
@@ -193,7 +188,7 @@ def pads(emitter: Emitter, call: Call) -> list[int]:
     aten.conv1d, aten.conv2d, aten.conv3d, aten.convolution, aten.conv_transpose1d, aten.conv_transpose2d, aten.conv_transpose3d
 )
 def _conv(emitter: Emitter, call: Call, args: dict[str, Any]) -> Any:
-    return emitter.call_op(call.op, _with(args, "groups", new_groups(emitter.plan, emitter.index, call), 1))
+    return emitter.call_op(call.op, _with(args, "groups", new_groups(emitter.plan, emitter.mode, call), 1))
 
 
 def _with(args: dict[str, Any], name: str, value: Any, default: Any) -> dict[str, Any]:
@@ -202,20 +197,20 @@ def _with(args: dict[str, Any], name: str, value: Any, default: Any) -> dict[str
 
 @rewrite(aten.group_norm)
 def _group_norm(emitter: Emitter, call: Call, args: dict[str, Any]) -> Any:
-    return emitter.call_op(call.op, {**args, "num_groups": new_num_groups(emitter.plan, emitter.index, call)})
+    return emitter.call_op(call.op, {**args, "num_groups": new_num_groups(emitter.plan, emitter.mode, call)})
 
 
 @rewrite(aten.layer_norm, aten.rms_norm)
 def _layer_norm(emitter: Emitter, call: Call, args: dict[str, Any]) -> Any:
-    shape = new_normalized_shape(emitter.plan, emitter.index, call)
+    shape = new_normalized_shape(emitter.plan, emitter.mode, call)
     return emitter.call_op(call.op, {**args, "normalized_shape": shape})
 
 
 @rewrite(aten.scaled_dot_product_attention)
 def _attention(emitter: Emitter, call: Call, args: dict[str, Any]) -> Any:
     """The scale stays that of the head dimension the network was trained with."""
-    width = int(emitter.program.values[_source(call, "query")].shape[-1])
-    if call.args.get("scale") is None and emitter.shape(_source(call, "query"))[-1] != width:
+    width = int(emitter.program.values[call.value_at("query")].shape[-1])
+    if call.args.get("scale") is None and emitter.shape(call.value_at("query"))[-1] != width:
         args = {**args, "scale": width**-0.5}
     return emitter.call_op(call.op, args)
 
@@ -223,7 +218,7 @@ def _attention(emitter: Emitter, call: Call, args: dict[str, Any]) -> Any:
 @rewrite(aten.squeeze)
 def _squeeze(emitter: Emitter, call: Call, args: dict[str, Any]) -> Any:
     """Squeeze what had size 1 before, not what has now."""
-    shape = emitter.program.values[_source(call)].shape
+    shape = emitter.program.values[call.value_at("self")].shape
     dims = call.args.get("dim", range(len(shape)))
     dims = [dims] if isinstance(dims, int) else dims
     dims = [d % len(shape) for d in dims if shape[d] == 1]
@@ -265,9 +260,9 @@ def static_arguments(emitter: Emitter, call: Call) -> dict[str, Any]:
     elif call.packet is aten.constant_pad_nd:
         args["pad"] = pads(emitter, call)
     elif call.packet in (aten.layer_norm, aten.rms_norm):
-        args["normalized_shape"] = new_normalized_shape(emitter.plan, emitter.index, call)
+        args["normalized_shape"] = new_normalized_shape(emitter.plan, emitter.mode, call)
     elif call.packet is aten.group_norm:
-        args["num_groups"] = new_num_groups(emitter.plan, emitter.index, call)
+        args["num_groups"] = new_num_groups(emitter.plan, emitter.mode, call)
     elif "groups" in args:
-        args["groups"] = new_groups(emitter.plan, emitter.index, call)
+        args["groups"] = new_groups(emitter.plan, emitter.mode, call)
     return {name: int(arg) if isinstance(arg, BatchInt) else arg for name, arg in args.items()}

@@ -7,7 +7,7 @@ from dataclasses import replace
 from gator.cost.by_name import cost_of
 from gator.cost.latency.latency import Latency
 from gator.cost.latency.setup import Setup
-from gator.cost.price import Cost
+from gator.cost.prices import Cost
 from gator.training.recipe import Recipe
 
 _LAYOUTS = ("eager", "compile")  # runtimes that keep the memory layout of a network; the others choose their own

@@ -66,7 +66,7 @@ class Loop:
         The wrappers around the network hold the old shapes, so they are dropped before and made anew.
         """
         assert self.pruner is not None
-        whole = self.pruner.priced.total([edge.width for edge in self.pruner.graph.edges])
+        whole = self.pruner.prices.total([edge.width for edge in self.pruner.graph.edges])
         if self.pruner.cost_left > (1 - _LEAST_SAVING) * whole:
             return
         self._called = self._parallel = self.network

@@ -17,9 +17,9 @@ from typing import Any, Literal, TypeVar
 import torch
 from torch import nn
 
-from gator.cost.budget import parse_target
 from gator.cost.latency.stopwatch import Stopwatch
 from gator.cost.measure import measure
+from gator.cost.target import parse_target
 from gator.errors import FileError, RunError
 from gator.files.save import read_packed, save, unpacked
 from gator.gates.pruner import Pruner
@@ -102,7 +102,7 @@ class Run:
         self._stopwatch().prepare(self.model)
         cost = cost_for(self.recipe, self.processes.device.type)
         if isinstance(self.recipe.prune.target, str):
-            parse_target(self.recipe.prune.target, 1.0, getattr(cost, "unit", ""))
+            parse_target(self.recipe.prune.target, 1.0, cost.unit)
         with torch.random.fork_rng():
             self.make_pruner()
         assert self.pruner is not None

@@ -28,7 +28,7 @@ def test_segments_put_together_are_the_network(name) -> None:
     model, inputs, _ = CASES[name]()
     model.eval()
     graph = gator.trace(model, inputs)
-    program = graph.analysed.programs[1].program
+    program = graph.eval.program
     args, kwargs = as_call(inputs)
     tensors = [leaf for leaf in pytree.tree_leaves((args, kwargs)) if isinstance(leaf, torch.Tensor)]
     values = dict(zip(program.inputs, (tensor.clone() for tensor in tensors), strict=True))

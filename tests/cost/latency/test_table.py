@@ -117,11 +117,11 @@ def test_predictions_are_exact_where_there_is_no_noise(fake, inside, batch) -> N
     model, _, graph = small()
     x = torch.zeros(batch, 3, 8, 8)
     priced = cost(batch=batch).on(model, graph)
-    assert priced.block == BLOCK
+    assert priced.width_step == BLOCK
     for widths in [*drawn_widths(graph, 5, seed=7), *drawn_widths(graph, 5, seed=8, block=BLOCK)]:
         network = gator.cut(model, graph, kept_of(graph, widths), verify=False)
         assert priced.total(widths) == pytest.approx(fake.ms(network, ((x,), {})), rel=0.02)
-        assert priced.measured(network) == pytest.approx(fake.ms(network, ((x,), {})), rel=1e-6)
+        assert priced.measure(network, widths) == pytest.approx(fake.ms(network, ((x,), {})), rel=1e-6)
 
 
 @pytest.mark.parametrize(("uneven", "block"), [(1.0, 1), (1.02, 1), (1.5, 16)])
@@ -138,7 +138,7 @@ def test_steps_that_do_not_pay_are_not_taken(fake, uneven, block) -> None:
         times = {point: ms(point) for point in points_of(segment.whole, steps)}
         table.entries[segment.kind, segment.whole] = Entry(segment.kind, segment.title, segment.whole, times)
     factors = {group: 1.0 for s in segments for group in (s.group, s.group + ", uneven")}
-    assert Tabled(Layers(graph, segments, table), Calibration(factors, 0.0, 0.0, "", 1.0, 0, 0, 0.0, 1.0)).block == block
+    assert Tabled(Layers(graph, segments, table), Calibration(factors, 0.0, 0.0, "", 1.0, 0, 0, 0.0, 1.0)).width_step == block
 
 
 def test_what_a_call_costs_is_not_counted_for_every_layer(fake) -> None:
@@ -159,7 +159,7 @@ def test_a_machine_that_is_now_faster_now_slower(fake) -> None:
     for widths in drawn_widths(graph, 5, seed=7):
         network = gator.cut(model, graph, kept_of(graph, widths), verify=False)
         assert priced.total(widths) == pytest.approx(whole * fake.ms(network, ((x,), {})), rel=0.02)
-        assert priced.measured(network) == pytest.approx(whole * fake.ms(network, ((x,), {})), rel=1e-6)
+        assert priced.measure(network, widths) == pytest.approx(whole * fake.ms(network, ((x,), {})), rel=1e-6)
 
 
 def test_the_network_itself_takes_what_it_was_measured_to_take(fake) -> None:
@@ -310,7 +310,7 @@ def test_a_table_of_another_device_is_refused_unless_one_insists(fake, tmp_path)
     with torch.no_grad():
         pruner.gates.alive[8:16] = False
     pruner.shrink_()  # a network without a calibration of its own adds up as the one it came from
-    assert pruner.priced.total([40, 20, 30]) == pytest.approx(here.total([40, 20, 30]))
+    assert pruner.prices.total([40, 20, 30]) == pytest.approx(here.total([40, 20, 30]))
     model, _, graph = small()
     with pytest.raises(gator.GatorError, match="no calibration of this network"):
         cost(table=tmp_path / "theirs.json", other_device=True).on(*small(40, 20)[::2])

@@ -152,8 +152,7 @@ class Builder:
 
     def _shown(self) -> list[Segment]:
         """Of the groups that work most, the layer that works most and the widest, which may show what the other hides."""
-        assert self.graph.analysed is not None
-        program = self.graph.analysed.programs[1].program
+        program = self.graph.eval.program
         found: dict[str, list[tuple[int, int, Segment]]] = {}
         for segment in self.segments:
             if max(segment.whole) >= _WIDE:

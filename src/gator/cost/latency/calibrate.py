@@ -13,7 +13,7 @@ from collections.abc import Mapping, Sequence
 
 import numpy as np
 
-from gator.cost.price import Floats
+from gator.cost.prices import Floats
 
 _NOISE = 0.05  # of a network's time, which the layers do not explain
 _EXACT = 1e-6  # a mean square that is as good as none

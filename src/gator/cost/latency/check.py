@@ -27,5 +27,5 @@ def checked(
     found = []
     for widths in drawn_widths(graph, networks, seed=seed):
         network = cut(model, graph, kept_of(graph, widths), keep_class=False, verify=False)
-        found.append((priced.total(widths), priced.measured(network)))
+        found.append((priced.total(widths), priced.measure(network, widths)))
     return found

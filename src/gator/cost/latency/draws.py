@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-from gator.cost.price import Widths
+from gator.cost.prices import Widths
 from gator.graph.hypergraph import Hypergraph
 
 _SHARES = (0.25, 1.0)  # of a network

@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from gator.cost.latency.steps import Point, Side, Step, Steps
-from gator.cost.price import Floats
+from gator.cost.prices import Floats
 
 Grid = tuple[Floats, Floats, Floats]  # places of the channels read, of those written, milliseconds
 _LEVELS = (1.0, 2 / 3, 1 / 3)

@@ -20,7 +20,7 @@ from gator.cost.latency.setup import Setup, made_setup
 from gator.cost.latency.stopwatch import Reference, Stopwatch
 from gator.cost.latency.store import check_key, key_here, locked, read, usual_path
 from gator.cost.latency.table import Calibration, Table, network_name
-from gator.cost.price import Floats, Widths
+from gator.cost.prices import Cost, Floats, PlainData, Prices, Widths
 from gator.errors import GatorError
 from gator.graph.hypergraph import Hypergraph
 from gator.graph.trace import retraced
@@ -32,7 +32,7 @@ _ALMOST = 0.9  # of the channels
 
 
 @dataclass(frozen=True)
-class Latency:
+class Latency(Cost):
     """Milliseconds of one forward pass in eval mode.
 
     `method="table"` predicts from layers timed over a grid of widths, kept in a file for the next time; `"probe"` is the
@@ -67,10 +67,13 @@ class Latency:
         object.__setattr__(self, "setup", setup)
 
     def on(self, model: nn.Module, graph: Hypergraph) -> Measured | Tabled:
-        return self.again(model, graph, None)
+        return self._prices(model, graph, None)
 
-    def again(self, model: nn.Module, graph: Hypergraph, wholes: Mapping[str, Any] | None) -> Measured | Tabled:
-        """Prices of a network that was priced before, or that was cut from one: `wholes` is what those prices handed on."""
+    def restored(self, model: nn.Module, graph: Hypergraph, state: PlainData) -> Measured | Tabled:
+        return self._prices(model, graph, state)
+
+    def _prices(self, model: nn.Module, graph: Hypergraph, wholes: Mapping[str, Any] | None) -> Measured | Tabled:
+        """Prices of a network that was priced before, or that was cut from one: `wholes` is what those prices saved."""
         graph = retraced(graph, model)
         if wholes is not None:
             self._check_wholes(wholes)
@@ -157,13 +160,14 @@ class Latency:
 
 
 @dataclass(frozen=True)
-class Measured:
+class Measured(Prices):
     """Predicted prices times a factor, and the measurement that has the last word."""
 
     priced: Probed | Tabled
     reference: Reference
     factor: float
     whole: Sequence[int]  # the widths of the network itself
+    unit = "ms"
     tolerance = 0.03  # what a measured latency may be below its target, as a share of it
 
     def total(self, widths: Widths) -> float:
@@ -180,29 +184,26 @@ class Measured:
     def per_channel(self, widths: Widths) -> Floats:
         return self.factor * self.priced.per_channel(widths)
 
-    @property
-    def wholes(self) -> dict[str, Any]:
-        """All that is needed to price this network again, as plain data."""
-        kind = {"prices": None, "calibration": None, **self.priced.wholes}
+    def state(self) -> PlainData:
+        kind = {"prices": None, "calibration": None, **self.priced.state()}
         return {**kind, "ms": self.reference.ms, "factor": self.factor, "setup": asdict(self.reference.stopwatch.setup)}
 
-    def handed_on(self, model: nn.Module, graph: Hypergraph) -> dict[str, Any]:
+    def state_for_cut(self, model: nn.Module, graph: Hypergraph) -> PlainData:
         """What the prices of a network cut from this one need: how the layers add up, and what it takes beside this one."""
         network = cut(model, graph, {}, keep_class=False, verify=False)
-        return {**self.wholes, "prices": None, "ms": self.measured(network), "factor": None}
+        return {**self.state(), "prices": None, "ms": self.reference.measured(network), "factor": None}
 
-    def seen(self, widths: Widths, ms: float) -> Measured:
+    def recalibrated(self, widths: Widths, measured: float) -> Measured:
         """The same, with the factor that gives what a network of these widths was measured to take."""
         near, whole = self._near(widths)
-        factor = (ms / self.priced.total(widths) - near * whole) / (1 - near) if near < 1 else 0.0
+        factor = (measured / self.priced.total(widths) - near * whole) / (1 - near) if near < 1 else 0.0
         return replace(self, factor=factor) if factor > 0 else self
 
     @property
-    def block(self) -> int | None:
-        """Channels the device works on at a time; None if the method does not show."""
-        return self.priced.block if isinstance(self.priced, Tabled) else None
+    def width_step(self) -> int:  # type: ignore[override]
+        return self.priced.width_step
 
-    def measured(self, network: nn.Module) -> float:
+    def measure(self, network: nn.Module, widths: Widths) -> float:  # noqa: ARG002
         """Milliseconds of a finished network."""
         return self.reference.measured(network)
 

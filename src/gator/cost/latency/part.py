@@ -37,9 +37,8 @@ class Part:
     @cached_property
     def _alone(self) -> tuple[Hypergraph, nn.Module]:
         """A graph with this segment as its whole program, and a module with its layers alone."""
-        analysed, segment = self.graph.analysed, self.segment
-        assert analysed is not None
-        labelled = analysed.programs[1]
+        graph, segment = self.graph, self.segment
+        labelled = graph.eval
         program = labelled.program
         calls = tuple(program.calls[index] for index in segment.calls)
         values = {v for call in calls for _, v in call.tensors()} | {v for call in calls for v in call.outputs if v is not None}
@@ -60,18 +59,18 @@ class Part:
         )
         names = {program.values[v].name for v in values if program.values[v].origin == "attribute"}
         alone = replace(
-            analysed,
-            programs=(part,),
-            attributes={name: axes for name, axes in analysed.attributes.items() if name in names},
-            edge_of={root: at for root, at in analysed.edge_of.items() if at[0] in segment.edges},
+            graph,
+            train=part,
+            eval=part,
+            attributes={name: axes for name, axes in graph.attributes.items() if name in names},
+            edge_of={root: at for root, at in graph.edge_of.items() if at[0] in segment.edges},
         )
         layers = _layers(self.model, {call.module for call in calls if call.module}, names)
-        return replace(self.graph, analysed=alone), layers
+        return alone, layers
 
     @cached_property
     def _leaves(self) -> dict[str, Leaf]:
-        assert self.graph.analysed is not None
-        return leaves_of(self.model, self.graph.analysed.programs[1].program, canonical_names(self.model))
+        return leaves_of(self.model, self.graph.eval.program, canonical_names(self.model))
 
     def built(self, into: int, out: int, setup: Setup) -> tuple[nn.Module, Call]:
         """The segment reading and writing so many channels, and inputs for it."""
@@ -90,10 +89,10 @@ class Part:
 
     def _inputs(self, plan: Plan, setup: Setup, batch: int) -> Call:
         generator = torch.Generator().manual_seed(0)
-        values = plan.analysed.programs[0].program.values
+        values = plan.graph.eval.program.values
         tensors = []
         for value in self.segment.inputs:
-            shape = [plain(size, batch) for size in plan.shape(0, value)]
+            shape = [plain(size, batch) for size in plan.shape("eval", value)]
             dtype = values[value].dtype
             made = (
                 torch.randn(shape, generator=generator, dtype=dtype)
@@ -113,7 +112,7 @@ class _PartEmitter(CutEmitter):
     """Sizes are plain numbers: the batch is known. What is a layer was decided where all its calls are seen."""
 
     def __init__(self, plan: Plan, sliced: nn.Module, leaves: Mapping[str, Leaf], batch: int) -> None:
-        super().__init__(plan, 0, sliced, canonical_names(sliced), Folder(None))
+        super().__init__(plan, "eval", sliced, canonical_names(sliced), Folder(None))
         self._leaves = dict(leaves)
         self.batch = batch
 

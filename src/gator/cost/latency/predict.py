@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import asdict
 from functools import cached_property, lru_cache
-from typing import Any
 
 import numpy as np
 
@@ -15,7 +14,8 @@ from gator.cost.latency.grid import Entry
 from gator.cost.latency.segments import Border, Segment, borders_of
 from gator.cost.latency.steps import Point, Steps
 from gator.cost.latency.table import Calibration, Table
-from gator.cost.price import Floats, Widths, fates_of
+from gator.cost.polynomial import fates_of
+from gator.cost.prices import Floats, PlainData, Prices, Widths
 from gator.errors import GatorError
 from gator.graph.hypergraph import Hypergraph
 
@@ -56,7 +56,7 @@ class Layers:
         if empty not in self._live:
             everything = frozenset(range(len(self.segments)))
             if empty:
-                fate = fates_of(self.graph, [self.graph.edges[index].name for index in empty])[1]
+                fate = fates_of(self.graph, [self.graph.edges[index].name for index in empty])["eval"]
                 everything = frozenset(i for i in everything if self.segments[i].anchor in fate.live)
             self._live[empty] = everything
         return self._live[empty]
@@ -87,14 +87,16 @@ class Layers:
                 yield border, readers
 
 
-class Tabled:
+class Tabled(Prices):
     """Prices from a table."""
+
+    unit = "ms"
 
     def __init__(self, layers: Layers, calibration: Calibration) -> None:
         self._layers, self.calibration = layers, calibration
 
     @cached_property
-    def block(self) -> int:
+    def width_step(self) -> int:  # type: ignore[override]
         """Channels the device works on at a time; 1 where those that fill a block up cost what channels cost anyway.
 
         Steps can be seen in the times of single layers and still buy nothing: then widths in steps only keep less.
@@ -111,9 +113,7 @@ class Tabled:
                 prices[block] = extra / average
         return min(prices, key=lambda block: prices[block])
 
-    @property
-    def wholes(self) -> dict[str, Any]:
-        """What the prices of a network cut from this one need, as plain data."""
+    def state(self) -> PlainData:
         return {"calibration": asdict(self.calibration), "setup": None}
 
     def total(self, widths: Widths) -> float:

@@ -7,13 +7,12 @@ of that sum at the start, times what the whole network was measured to take (eq.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
 
 import numpy as np
 from torch import nn
 
 from gator.cost.latency.stopwatch import Reference, Stopwatch
-from gator.cost.price import Floats, Widths
+from gator.cost.prices import Floats, PlainData, Prices, Widths
 from gator.errors import GatorError
 from gator.graph.hypergraph import Hypergraph
 from gator.surgery.cut import cut
@@ -21,8 +20,10 @@ from gator.surgery.cut import cut
 _AT_ONCE = 6  # networks that are timed in turns; each is held in memory
 
 
-class Probed:
+class Probed(Prices):
     """Prices from one probe an edge."""
+
+    unit = "ms"
 
     def __init__(self, prices: Floats, widths: Widths, whole_ms: float) -> None:
         whole = float(prices @ np.asarray(widths, dtype=np.float64))
@@ -30,9 +31,7 @@ class Probed:
             raise GatorError("the network did not get faster with half of any edge's channels gone; raise rounds= or batch=")
         self._probed, self.prices = prices, prices * whole_ms / whole
 
-    @property
-    def wholes(self) -> dict[str, Any]:
-        """What is needed to price this network again, as plain data."""
+    def state(self) -> PlainData:
         return {"prices": self._probed.tolist()}
 
     def total(self, widths: Widths) -> float:

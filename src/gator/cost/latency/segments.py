@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from gator.cost.price import Widths
+from gator.cost.prices import Widths
 from gator.graph.analysis import ProgramLabels
 from gator.graph.hypergraph import Hypergraph
 from gator.graph.labels import Axis
@@ -94,14 +94,12 @@ class Border:
 
 def segments_of(graph: Hypergraph) -> tuple[Segment, ...]:
     """The segments of the network in eval mode, in the order they run."""
-    assert graph.analysed is not None
-    return tuple(_Divider(graph, graph.analysed.programs[1]).segments())
+    return tuple(_Divider(graph, graph.eval).segments())
 
 
 def borders_of(graph: Hypergraph, segments: tuple[Segment, ...]) -> tuple[Border, ...]:
     """What the segments of a network hand to each other."""
-    assert graph.analysed is not None
-    divider = _Divider(graph, graph.analysed.programs[1])
+    divider = _Divider(graph, graph.eval)
     readers: dict[int, list[int]] = {}
     for index, segment in enumerate(segments):
         for value in segment.inputs:
@@ -116,12 +114,11 @@ def borders_of(graph: Hypergraph, segments: tuple[Segment, ...]) -> tuple[Border
 
 class _Divider:
     def __init__(self, graph: Hypergraph, labelled: ProgramLabels) -> None:
-        assert graph.analysed is not None
         self.graph, self.labelled = graph, labelled
         self.program: Program = labelled.program
-        self.roots = graph.analysed.roots
+        self.roots = graph.roots
         self.edge_at = np.full(len(self.roots), -1)
-        for root, (edge, _) in graph.analysed.edge_of.items():
+        for root, (edge, _) in graph.edge_of.items():
             self.edge_at[root] = edge
 
     def segments(self) -> list[Segment]:
@@ -216,9 +213,7 @@ class _Divider:
         """The first axis that changes, of what the call sums over or of its result."""
         if reads:
             for read in self.labelled.reads.get(call.index, ()):
-                name, position = read.argument
-                arg: Any = call.args[name]
-                size = self.size(self.labelled.axes[arg.id if position is None else arg[position].id][read.axis])
+                size = self.size(self.labelled.axes[call.value_at(read.argument)][read.axis])
                 if size is not None:
                     return size
             return None

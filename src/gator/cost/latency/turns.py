@@ -25,8 +25,7 @@ class Turns:
     """Divides the layers of one network, at a batch, into those that take turns."""
 
     def __init__(self, graph: Hypergraph, segments: Sequence[Segment], batch: int) -> None:
-        assert graph.analysed is not None
-        self._program: Program = graph.analysed.programs[1].program
+        self._program: Program = graph.eval.program
         self._batch, self._segments = batch, segments
         self._whole = sum(self.weights(segment, segment.whole) for segment in segments)
 

@@ -62,10 +62,7 @@ class Scope:
         return self.call.args.get(name, default)
 
     def id(self, name: str, position: int | None = None) -> int:
-        arg = self.call.args[name]
-        ref = arg if position is None else arg[position]
-        identifier: int = ref.id
-        return identifier
+        return self.call.value_at((name, position))
 
     def axes(self, name: str, position: int | None = None) -> list[Axis]:
         return list(self.analysis.axes[self.id(name, position)])

@@ -1,0 +1,131 @@
+"""The contract between costs and everything that spends them: `Cost` looks at a network once and gives its `Prices`.
+
+Every caller relies on these two classes and on nothing else. Their defaults are right for costs that are counted exactly; a
+cost that is measured overrides what differs. An object of a user with only the required methods is wrapped once, by `as_cost`.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+from typing import Any, Protocol, runtime_checkable
+
+import numpy as np
+from numpy.typing import NDArray
+from torch import nn
+
+from gator.errors import GatorError
+from gator.graph.hypergraph import Hypergraph
+
+Widths = Sequence[int] | NDArray[Any]  # living channels, one number per edge, in the order of graph.edges
+Floats = NDArray[np.float64]
+PlainData = dict[str, Any]  # what JSON can hold
+
+
+class Prices(ABC):
+    """What one network costs as a function of its living widths."""
+
+    unit: str = ""  # of `total`: "MACs", "bytes", "ms", ...
+    tolerance: float = 0.0
+    """Above 0, `total` is an estimate: a network meets a target if `measure` gives at most the target, and it is close enough
+    to the target if it is below it by at most this share."""
+    width_step: int = 1
+    """How many channels the device works on at a time; 1 if all widths are alike to it."""
+
+    @abstractmethod
+    def total(self, widths: Widths) -> float:
+        """What the network costs with these living widths."""
+
+    @abstractmethod
+    def per_channel(self, widths: Widths) -> Floats:
+        """What one channel of every edge costs, given the living widths everywhere (lambda of eq. 6 and 7)."""
+
+    def measure(self, network: nn.Module, widths: Widths) -> float | None:  # noqa: ARG002
+        """What a finished network of these widths really costs; None if `total(widths)` is the truth."""
+        return None
+
+    def recalibrated(self, widths: Widths, measured: float) -> Prices:  # noqa: ARG002
+        """The same prices, corrected so that `total(widths)` is what a network of these widths was measured to cost."""
+        return self
+
+    def state(self) -> PlainData:
+        """What `Cost.restored` needs to give these prices again for the same network; goes into checkpoints."""
+        return {}
+
+    def state_for_cut(self, model: nn.Module, graph: Hypergraph) -> PlainData:  # noqa: ARG002
+        """What `Cost.restored` needs for `model`, a network that was cut from the one with these prices."""
+        return self.state()
+
+
+class Cost(ABC):
+    """What is to be saved: FLOPs, memory, latency, or a quantity of your own."""
+
+    unit: str = ""
+
+    @abstractmethod
+    def on(self, model: nn.Module, graph: Hypergraph) -> Prices:
+        """The prices of a network."""
+
+    def restored(self, model: nn.Module, graph: Hypergraph, state: PlainData) -> Prices:  # noqa: ARG002
+        """The prices of a network that was priced before, or was cut from one that was; `state` is what those prices saved."""
+        return self.on(model, graph)
+
+
+@runtime_checkable
+class PlainPrices(Protocol):
+    """The least that a user's prices must have."""
+
+    def total(self, widths: Widths) -> float: ...
+
+    def per_channel(self, widths: Widths) -> Floats: ...
+
+
+@runtime_checkable
+class PlainCost(Protocol):
+    """The least that a user's cost must have."""
+
+    def on(self, model: nn.Module, graph: Hypergraph) -> PlainPrices: ...
+
+
+@runtime_checkable
+class _WithUnit(Protocol):
+    unit: str
+
+
+class _WrappedPrices(Prices):
+    def __init__(self, prices: PlainPrices, unit: str) -> None:
+        self._prices, self.unit = prices, unit
+
+    def total(self, widths: Widths) -> float:
+        return float(self._prices.total(widths))
+
+    def per_channel(self, widths: Widths) -> Floats:
+        return np.asarray(self._prices.per_channel(widths), dtype=np.float64)
+
+
+class _WrappedCost(Cost):
+    """A user's cost with a unit; without one it is counted in the name of its class."""
+
+    def __init__(self, cost: PlainCost) -> None:
+        self.cost = cost
+        self.unit = cost.unit if isinstance(cost, _WithUnit) else type(cost).__name__
+
+    def on(self, model: nn.Module, graph: Hypergraph) -> Prices:
+        prices = self.cost.on(model, graph)
+        if isinstance(prices, Prices):
+            return prices
+        if not isinstance(prices, PlainPrices):
+            raise GatorError(
+                f"{type(self.cost).__name__}.on(model, graph) returned a {type(prices).__name__}; expected an object with "
+                "total(widths) and per_channel(widths)"
+            )
+        return _WrappedPrices(prices, self.unit)
+
+
+def as_cost(cost: Cost | PlainCost) -> Cost:
+    """The cost itself, or a user's object with `on(model, graph)` wrapped to have everything a `Cost` has."""
+    if isinstance(cost, Cost):
+        return cost
+    if not isinstance(cost, PlainCost):
+        raise GatorError(f"cost is a {type(cost).__name__} without on(model, graph); see gator.cost.prices.Cost")
+    return _WrappedCost(cost)
