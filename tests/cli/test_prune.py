@@ -1,4 +1,4 @@
-"""`gator prune` as a person types it: what it prints, and what it says when something is wrong."""
+"""`gator prune` as it is typed: what it prints, and its messages when something is wrong."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def test_the_default_ends_with_a_table_and_says_where_everything_is(tmp_path) ->
     assert done.returncode == 0, done.stderr
     lines = done.stdout.splitlines()
     assert sum(line.startswith("train  ") for line in lines) == 2
-    assert "everything is in runs/digits; the network: runs/digits/round-1.safetensors" in done.stdout
+    assert "run folder: runs/digits; network: runs/digits/round-1.safetensors" in done.stdout
     assert (tmp_path / "runs" / "digits" / "result.txt").read_text() in done.stdout
     assert done.stderr == ""
 
@@ -30,7 +30,7 @@ def test_errors_are_one_clear_message(tmp_path) -> None:
         (("prune", "nowhere.toml"), "there is no recipe 'nowhere.toml'"),
         (("prune", "--set", "prune.tarjet=1"), "did you mean prune.target?"),
         (("prune", "--resume", "nothing"), "nothing is not a run folder"),
-        (("prune", "digits", "--resume", "x", "--set", "seed=1"), "give the folder and nothing else"),
+        (("prune", "digits", "--resume", "x", "--set", "seed=1"), "give the folder and no other option"),
         (("prune", "cifar10-resnet20-cpu"), "data"),
     ]:
         done = gator(*args, folder=tmp_path)

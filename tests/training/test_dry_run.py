@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 import pytest
 from training.small import short_recipe
 
@@ -53,3 +55,10 @@ def test_the_persons_own_network_and_data(tmp_path) -> None:
     assert "made-up data of shape 6" in dry_run(recipe)
     result = gator.run(recipe, folder=tmp_path / "run")
     assert result.rounds[0].figures.macs <= 0.5 * result.before.macs
+
+
+@pytest.mark.parametrize("target", ['"50%"', '"0.5"', "0.5"])
+def test_a_target_as_a_share_in_any_form(target: str) -> None:
+    said = dry_run(short_recipe(f"prune.target={target}", "latency.rounds=1"))
+    left, before = (int(figure.replace(",", "")) for figure in re.search(r"([\d,]+) of ([\d,]+) MACs left", said).groups())
+    assert 0.4 * before < left <= 0.5 * before

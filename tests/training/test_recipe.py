@@ -10,11 +10,10 @@ import pytest
 from training.small import short_recipe
 
 import gator
-from gator.cost.by_name import COSTS
 from gator.cost.latency.runtime import RUNTIMES
 from gator.cost.latency.setup import DEVICES, DTYPES
 from gator.training.reading import SHIPPED, as_mapping, differing_keys, recipe_from_text, recipe_text
-from gator.training.recipe import CostName, DeviceName, DtypeName, RuntimeName
+from gator.training.recipe import DeviceName, DtypeName, RuntimeName
 
 LEAST = """
 name = "mine"
@@ -157,7 +156,6 @@ def test_the_defaults_are_those_of_the_pruner() -> None:
 
 
 def test_the_choices_are_those_of_the_rooms_they_belong_to() -> None:
-    assert set(get_args(CostName)) == set(COSTS)
     assert set(get_args(RuntimeName)) == set(RUNTIMES)
     assert set(get_args(DtypeName)) == set(DTYPES)
     assert set(get_args(DeviceName)) == {"auto", *DEVICES}

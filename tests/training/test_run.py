@@ -109,9 +109,7 @@ def test_ctrl_c_saves_and_the_rest_is_the_same(phase, tmp_path) -> None:
             signal.raise_signal(signal.SIGINT)
 
     folder, handler = tmp_path / "stopped", signal.getsignal(signal.SIGINT)
-    with pytest.raises(
-        gator.RunError, match=r"stopped; the checkpoint is .*step-.*Resume with: gator prune --resume .*stopped"
-    ):
+    with pytest.raises(gator.RunError, match=r"stopped; the checkpoint is .*step-.*Resume with: gator prune --resume .*stop"):
         gator.run(short_recipe("finetune.distill=0.5"), folder=folder, watch=Recording(stop))
     assert signal.getsignal(signal.SIGINT) is handler
     again = gator.resume(folder)

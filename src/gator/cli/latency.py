@@ -1,4 +1,4 @@
-"""`gator latency build|show|check`: latency tables made, printed, and held against networks they have not seen."""
+"""`gator latency build|show|check`: build latency tables, print them, and compare them with measured networks."""
 
 from __future__ import annotations
 
@@ -25,13 +25,13 @@ commands = typer.Typer(help="Latency tables: how long the layers of a network ta
 
 Name = Annotated[str, typer.Argument(help="A network by name, as for gator inspect.")]
 Runtime = Annotated[str, typer.Option("--runtime", help="eager, compile, onnxruntime or openvino.")]
-Threads = Annotated[int, typer.Option("--threads", help="Threads; 0 for as many as torch uses.")]
-Batch = Annotated[int, typer.Option("--batch", help="Examples at a time; 0 for that of the example inputs.")]
+Threads = Annotated[int, typer.Option("--threads", help="Number of threads; 0: as many as torch uses.")]
+Batch = Annotated[int, typer.Option("--batch", help="Batch size; 0: that of the example inputs.")]
 Dtype = Annotated[str, typer.Option("--dtype", help="float32, float16, bfloat16 or float64.")]
-ChannelsLast = Annotated[bool, typer.Option("--channels-last", help="PyTorch's channels_last layout.")]
+ChannelsLast = Annotated[bool, typer.Option("--channels-last", help="Use the channels_last memory format.")]
 Device = Annotated[str, typer.Option("--device", help="cpu or cuda.")]
 Input = Annotated[str, typer.Option("--input", help="Shape of the input, for example 1,3,224,224.")]
-Classes = Annotated[int, typer.Option("--classes", help="Answers the network gives; 0 for as many as its name implies.")]
+Classes = Annotated[int, typer.Option("--classes", help="Number of classes; 0: as many as the name implies.")]
 File = Annotated[str, typer.Option("--table", help="The file of the table, instead of the one in the cache folder.")]
 
 
@@ -48,7 +48,7 @@ def build(
     classes: Classes = 0,
     table: File = "",
 ) -> None:
-    """Time the layers of a network; what is in the table already stays, and a build that was stopped goes on."""
+    """Time the layers of a network. Layers that are in the table already are not timed again; a stopped build is resumed."""
     cost = Latency(runtime, "table", batch or None, threads or None, channels_last, dtype, device)
     network = zoo.build(name, example_inputs=shape_of(input) if input else None, classes=classes)
     graph = trace(network.model, network.example_inputs)
@@ -60,7 +60,7 @@ def build(
 
 @contextmanager
 def _bar() -> Iterator[Progress]:
-    """A bar that is there as soon as something is timed."""
+    """A progress bar, shown as soon as something is timed."""
     from rich import progress
 
     bar = progress.Progress(
@@ -82,10 +82,10 @@ def _bar() -> Iterator[Progress]:
 
 @commands.command("show")
 def show(
-    table: Annotated[str, typer.Argument(help="The file of a table; without it, all those in the cache folder.")] = "",
-    layers: Annotated[bool, typer.Option("--layers", help="Also what was timed of every layer.")] = False,
+    table: Annotated[str, typer.Argument(help="The file of a table; by default all tables in the cache folder.")] = "",
+    layers: Annotated[bool, typer.Option("--layers", help="Also print the times of every layer.")] = False,
 ) -> None:
-    """Print what tables there are, what they are of and how far off they were."""
+    """Print the tables: the device and conditions, and the errors of their predictions."""
     paths = [Path(table)] if table else sorted((cache_folder() / "latency").glob("*.json"))
     if not paths:
         typer.echo(f"no tables in {cache_folder() / 'latency'}; gator latency build makes one")
@@ -95,12 +95,12 @@ def show(
         except FileError as error:
             if table:
                 raise
-            text = f"  {error}"  # the others can be shown
+            text = f"  {error}"  # go on with the other tables
         typer.echo(f"{path}\n{text}\n")
 
 
 def shown(table: Table, *, layers: bool) -> str:
-    """A table for people."""
+    """A readable summary of a table."""
     points = sum(len(entry.ms) for entry in table.entries.values())
     lines = [f"  {table.key}", f"  {len(table.entries)} kinds of layers at {points} widths"]
     for group, steps in table.steps.items():
@@ -127,13 +127,13 @@ def check(
     table: File = "",
     networks: Annotated[int, typer.Option("--networks", help="How many networks of random widths to measure.")] = 10,
 ) -> None:
-    """Measure networks of random widths and print them beside what the table says."""
+    """Measure networks of random widths and print the measured beside the predicted latencies."""
     cost = Latency(runtime, "table", batch or None, threads or None, channels_last, dtype, device, table=table)
     network = zoo.build(name, example_inputs=shape_of(input) if input else None, classes=classes)
     graph = trace(network.model, network.example_inputs)
     with _bar() as progress:
         found = checked(network.model, graph, cost, networks, progress)
-    typer.echo("predicted ms   measured ms   off by")
+    typer.echo("predicted ms   measured ms   error")
     for predicted, measured in found:
         typer.echo(f"{predicted:12.3f}  {measured:12.3f}  {predicted / measured - 1:+7.1%}")
     predictions, measurements = zip(*found, strict=True)

@@ -8,10 +8,12 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Literal
 
+from gator.cost.by_name import CostName
+from gator.gates.limits import RoundTo
+from gator.gates.settings import Per
+
 ScheduleName = Literal["cosine", "steps", "constant"]
 OptimizerName = Literal["sgd", "adamw"]
-CostName = Literal["flops", "memory", "latency"]
-NoisePer = Literal["example", "batch"]
 DeviceName = Literal["auto", "cpu", "cuda", "mps"]
 PrecisionName = Literal["no", "bf16", "fp16"]
 RuntimeName = Literal["eager", "compile", "onnxruntime", "openvino"]
@@ -72,11 +74,11 @@ class PrunePhase(Phase):
     cost: CostName = "flops"
     target: float | str | None = None  # a share (0.5, "50%") or an absolute figure such as "300 MMACs", "4 MB", "5 ms"
     alphas: tuple[float, ...] = ()  # instead of a target: weights of the cost in the loss, one per round, rising
-    per: NoisePer = "example"  # gates are drawn per example (as in the paper) or per batch (a little faster)
+    per: Per = "example"  # gates are drawn per example (as in the paper) or per batch (a little faster)
     gamma: float = 0.2
     gate_weight_decay: float = 0.0
     min_width: int = 0
-    round_to: int | Literal["auto"] = 1  # widths become multiples of this; "auto": of the width step in the latency table
+    round_to: RoundTo = 1  # widths become multiples of this; "auto": of the width step in the latency table
     keep: tuple[str, ...] = ()
     shrink: bool = True  # remove closed channels from the network at the end of an epoch
 

@@ -41,7 +41,8 @@ class Outcome:
 class Result:
     """What `gator.run` and `gator.resume` return; printed, it is a table for every round.
 
-    >>> result = gator.run(gator.read_recipe("digits", ["train.epochs=1", "prune.epochs=1", "finetune.epochs=1"]))
+    >>> recipe = gator.read_recipe("digits", ["train.epochs=0", "prune.epochs=1", "finetune.epochs=0", "latency.batch=1"])
+    >>> result = gator.run(recipe)
     >>> result.rounds[0].file, result.rounds[0].figures.macs < result.before.macs
     ('round-1.safetensors', True)
     """

@@ -36,7 +36,7 @@ def run(
     setting is wrong, and `gator.RunError` if the run has to stop: the loss is not finite, the disk is full, or Ctrl-C or
     SIGTERM was received. Its message names the last checkpoint; `gator.resume` continues from there.
 
-    >>> recipe = gator.read_recipe("digits", ["train.epochs=1", "prune.epochs=1", "finetune.epochs=1"])
+    >>> recipe = gator.read_recipe("digits", ["train.epochs=1", "prune.epochs=1", "finetune.epochs=1", "latency.batch=1"])
     >>> result = gator.run(recipe, folder="runs/first")
     >>> result.rounds[0].figures.macs <= 0.5 * result.before.macs
     True
@@ -55,7 +55,7 @@ def resume(folder: str | os.PathLike[str], *, watch: Watch | None = None) -> Res
     Returns and raises what `gator.run` does; also raises `gator.RunError` if the folder is not a run folder, if the run is
     finished, or if it was started with another recipe or number of processes.
 
-    >>> recipe = gator.read_recipe("digits", ["train.epochs=1", "prune.epochs=1", "finetune.epochs=1"])
+    >>> recipe = gator.read_recipe("digits", ["train.epochs=0", "prune.epochs=1", "finetune.epochs=0", "latency.batch=1"])
     >>> folder = gator.run(recipe).folder
     >>> gator.resume(folder)
     Traceback (most recent call last):
