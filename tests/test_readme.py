@@ -9,7 +9,7 @@ import pytest
 
 ROOT = Path(__file__).parent.parent
 README = (ROOT / "README.md").read_text()
-TARGETS = sorted(set(re.findall(r"(?:^|`)make (\w+)", README + (ROOT / "CONTRIBUTING.md").read_text(), re.M)))
+TARGETS = sorted(set(re.findall(r"(?:^|`)make ([\w-]+)", README + (ROOT / "CONTRIBUTING.md").read_text(), re.M)))
 COMMANDS = re.findall(r"^gator (inspect cifar.*)$", README, re.M)
 
 
