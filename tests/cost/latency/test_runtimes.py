@@ -11,7 +11,7 @@ from torch import nn
 
 import gator
 from gator.cost.denormals import denormals_of
-from gator.cost.latency import machine, pages
+from gator.cost.latency import machine
 from gator.cost.latency.draws import kept_of
 from gator.cost.latency.onnx_runtime import bound, written_as_onnx
 from gator.cost.latency.part import Part
@@ -136,18 +136,6 @@ def test_a_batch_the_network_does_not_take() -> None:
     graph = gator.trace(nn.Sequential(nn.Conv2d(3, 3, 1), Fixed()), torch.zeros(2, 3, 2, 2))
     with pytest.raises(gator.GatorError, match="takes no other batch"):
         setup("eager", batch=5).call(graph.inputs)
-
-
-def test_memory_is_kept_while_something_is_timed(monkeypatch) -> None:
-    asked = []
-    monkeypatch.setattr(pages, "_mallopt", lambda: lambda *given: asked.append(given) or True)
-    with setup("eager").on():
-        with setup("eager").on():
-            pass
-        assert len(asked) == 2
-        assert min(value for _, value in asked) >= 2**30
-    assert len(asked) == 4
-    assert max(value for _, value in asked[2:]) < 2**30
 
 
 @pytest.mark.parametrize(

@@ -13,7 +13,7 @@ from typing import Any
 import torch
 from torch.utils import _pytree as pytree
 
-from gator.cost.latency.pages import pages_kept
+from gator.cost.latency.heap import heap_kept
 from gator.errors import GatorError
 from gator.graph.inputs import Inputs
 
@@ -63,7 +63,7 @@ class Setup:
         if before != self.threads:
             torch.set_num_threads(self.threads)
         try:
-            with torch.inference_mode(), pages_kept():
+            with torch.inference_mode(), heap_kept():
                 yield
         finally:
             if before != self.threads:
