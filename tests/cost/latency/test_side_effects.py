@@ -12,9 +12,9 @@ import torch
 from torch import nn
 
 from gator.cost.latency.eager import Compiled
-from gator.cost.latency.setup import made_setup
+from gator.cost.latency.setup import checked_setup
 
-SETUP = made_setup("compile", "cpu", 1, "float32", False, None)
+SETUP = checked_setup("compile", "cpu", 1, "float32", False, None)
 glibc = pytest.mark.skipif(platform.libc_ver()[0] != "glibc", reason="only glibc has these settings")
 
 
@@ -55,7 +55,7 @@ def test_any_number_of_networks_is_compiled() -> None:
 
 PRELUDE = """
 import ctypes, resource
-from gator.cost.latency.setup import made_setup
+from gator.cost.latency.setup import checked_setup
 libc = ctypes.CDLL(None)
 libc.sbrk.restype = libc.malloc.restype = ctypes.c_void_p
 
@@ -70,7 +70,7 @@ def used(count, size):
         libc.free(block)
     print(end - libc.sbrk(0), resource.getrusage(resource.RUSAGE_SELF).ru_minflt - pages)
 
-setup = made_setup("eager", "cpu", 1, "float32", False, None)
+setup = checked_setup("eager", "cpu", 1, "float32", False, None)
 """
 
 
