@@ -57,12 +57,10 @@ def build(
     graph = trace(network.model, network.example_inputs)
     with _bar() as progress:
         path, found = cost.build_table(network.model, graph, Path(table) if table else None, progress)
-    typer.echo(f"{path}\n{found.key}\n{name}: {fit_of(LayerTimes(graph, found), found)}")
+    typer.echo(f"{path}\n{found.key}\n{fit_of(LayerTimes(graph, found), found)}")
 
 
-def _cost(
-    runtime: str, batch: int, threads: int, channels_last: bool, dtype: str, device: str, table: str = ""
-) -> Latency:
+def _cost(runtime: str, batch: int, threads: int, channels_last: bool, dtype: str, device: str, table: str = "") -> Latency:
     """`Latency` checks the names."""
     names = cast("RuntimeName", runtime), cast("DtypeName", dtype)
     return Latency(names[0], "table", batch or None, threads or None, channels_last, names[1], device, table=table)
@@ -150,4 +148,6 @@ def check(
     for predicted, measured in found:
         typer.echo(f"{predicted:12.3f}  {measured:12.3f}  {predicted / measured - 1:+7.1%}")
     predictions, measurements = zip(*found, strict=True)
-    typer.echo(f"mean error {mape(predictions, measurements):.1%}, rank correlation {rank_correlation(predictions, measurements):.3f}")
+    typer.echo(
+        f"mean error {mape(predictions, measurements):.1%}, rank correlation {rank_correlation(predictions, measurements):.3f}"
+    )

@@ -1,4 +1,4 @@
-"""`gator measure MODEL [--against OTHER]`: what a network costs on this device, compared with another, and its slowest layers."""
+"""`gator measure MODEL [--against OTHER]`: what a network costs on this device, beside another, and its slowest layers."""
 
 from __future__ import annotations
 

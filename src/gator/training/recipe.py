@@ -8,15 +8,14 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Literal
 
+from gator.cost.latency.setup import DtypeName, LatencyMethod, RuntimeName
+
 ScheduleName = Literal["cosine", "steps", "constant"]
 OptimizerName = Literal["sgd", "adamw"]
 CostName = Literal["flops", "memory", "latency"]
 NoisePer = Literal["example", "batch"]
 DeviceName = Literal["auto", "cpu", "cuda", "mps"]
 PrecisionName = Literal["no", "bf16", "fp16"]
-RuntimeName = Literal["eager", "compile", "onnxruntime", "openvino"]
-LatencyMethod = Literal["table", "probe"]
-DtypeName = Literal["float32", "float16", "bfloat16", "float64"]
 
 
 @dataclass(frozen=True)

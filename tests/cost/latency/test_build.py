@@ -147,6 +147,8 @@ def test_the_cache_folder(monkeypatch, tmp_path) -> None:
 @pytest.mark.parametrize("package", ["scipy", "filelock", "platformdirs"])
 def test_the_extra_that_tables_need_is_named(package, monkeypatch) -> None:
     monkeypatch.setitem(sys.modules, package, None)
-    with pytest.raises(gator.MissingExtraError, match=rf"a latency table needs {package}; pip install 'torch-gator\[latency\]'"):
+    with pytest.raises(
+        gator.MissingExtraError, match=rf"a latency table needs {package}; pip install 'torch-gator\[latency\]'"
+    ):
         gator.Latency()
     gator.Latency(method="probe")

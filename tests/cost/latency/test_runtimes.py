@@ -12,9 +12,9 @@ from torch import nn
 import gator
 from gator.cost.denormals import denormals_of
 from gator.cost.latency import machine
-from gator.cost.latency.random_widths import kept_of
 from gator.cost.latency.onnx_runtime import bound, export_onnx
 from gator.cost.latency.part import Part
+from gator.cost.latency.random_widths import kept_of
 from gator.cost.latency.runtime import RUNTIMES, runtime_of
 from gator.cost.latency.segments import segments_of
 from gator.cost.latency.setup import checked_setup

@@ -113,10 +113,14 @@ def test_widths_are_rounded_only_where_that_pays(fake, monkeypatch, unaligned, b
     def ms(point: tuple[int, int]) -> float:
         return max(point[0], 1) * max(point[1], 1) * (1.0 if point[1] % 16 == 0 else unaligned)
 
-    table = cost().find_table(graph)[1].plus(
-        LayerTime("grid", s.kind, s.group, s.title, s.full, point, ms(point))
-        for s in segments_of(graph)
-        for point in grid_points(s.full, steps)
+    table = (
+        cost()
+        .find_table(graph)[1]
+        .plus(
+            LayerTime("grid", s.kind, s.group, s.title, s.full, point, ms(point))
+            for s in segments_of(graph)
+            for point in grid_points(s.full, steps)
+        )
     )
     assert TablePrices(LayerTimes(graph, table), LatencyFit({}, 0.0, 0.0, 0.0)).width_step == block
 

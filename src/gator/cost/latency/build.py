@@ -43,7 +43,9 @@ def log_progress(done: int, total: int, what: str) -> None:
 class Builder:
     """Measures what a table lacks for one network. `table` is always the one with everything measured so far."""
 
-    def __init__(self, model: nn.Module, graph: Hypergraph, table: Table, path: Path, progress: Progress = log_progress) -> None:
+    def __init__(
+        self, model: nn.Module, graph: Hypergraph, table: Table, path: Path, progress: Progress = log_progress
+    ) -> None:
         self.model, self.graph, self.table, self.path, self.progress = model, graph, table, path, progress
         self.needs = Needs(graph)
         self._setup = table.key.setup

@@ -19,8 +19,7 @@ from gator.cost.prices import Floats
 from gator.errors import GatorError
 
 _PULL = 0.2  # of factors towards the common one: 5 % (noise of a network's time) to 25 % (usual distance of a factor)
-_UNPRUNED_WEIGHT = 4  # the unpruned network counts as several: budgets are shares of its time
-_CALL_FACTORS = (0.0, 0.5, 1.0, 2.0, 4.0, 8.0)  # the cost of a call depends on the sizes of tensors: what to multiply it with
+_CALL_FACTORS = (0.0, 0.5, 1.0, 2.0, 4.0)  # the cost of a call depends on the sizes of tensors: what to multiply it with
 
 
 @dataclass(frozen=True)
@@ -52,7 +51,9 @@ class FitResult:
 
     def __str__(self) -> str:
         error = f"mean error {self.mape:.1%}, rank correlation {self.rank_correlation:.3f}"
-        return f"{self.title}: {self.unpruned_ms:.3g} ms; fitted to {self.fitted_on} networks; {error} on {self.tested_on} others"
+        return (
+            f"{self.title}: {self.unpruned_ms:.3g} ms; fitted to {self.fitted_on} networks; {error} on {self.tested_on} others"
+        )
 
 
 def fit_of(layers: LayerTimes, table: Table) -> FitResult:
@@ -68,15 +69,15 @@ def fit_of(layers: LayerTimes, table: Table) -> FitResult:
     for each in networks:
         sums[each.held_out, each.widths] = sums.get((each.held_out, each.widths), 0.0) + np.array([each.ms, each.unpruned_ms])
     times = {key: unpruned_ms * float(ms / beside) for key, (ms, beside) in sums.items()}
-    unpruned = [(layers.full_widths, unpruned_ms)] * _UNPRUNED_WEIGHT
-    fitted_on = [*unpruned, *((widths, ms) for (held_out, widths), ms in times.items() if not held_out)]
+    fitted_on = [(widths, ms) for (held_out, widths), ms in times.items() if not held_out]
     tested_on = [(widths, ms) for (held_out, widths), ms in times.items() if held_out]
-    measured, calls = [ms for _, ms in fitted_on], [factor * table.call_ms for factor in _CALL_FACTORS]
-    fits = [solve([layers.parts(w, call) for w, _ in fitted_on], measured, call) for call in calls]
+    known = [(layers.full_widths, unpruned_ms), *fitted_on]
+    measured, calls = [ms for _, ms in known], [factor * table.call_ms for factor in _CALL_FACTORS]
+    fits = [solve([layers.parts(w, call) for w, _ in known], measured, call) for call in calls]
     fit = min(fits, key=lambda found: found[1])[0]
     predicted, actual = [fit.total(layers.parts(w, fit.call_ms)) for w, _ in tested_on], [ms for _, ms in tested_on]
     result = mape(predicted, actual), rank_correlation(predicted, actual)
-    return FitResult(fit, networks[0].title, unpruned_ms, len(fitted_on) - _UNPRUNED_WEIGHT, len(tested_on), *result)
+    return FitResult(fit, networks[0].title, unpruned_ms, len(fitted_on), len(tested_on), *result)
 
 
 def solve(parts: Sequence[Parts], measured: Sequence[float], call_ms: float = 0.0) -> tuple[LatencyFit, float]:

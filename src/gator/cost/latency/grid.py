@@ -17,7 +17,6 @@ from gator.cost.latency.steps import LayerSteps, StepPattern
 from gator.cost.prices import Floats
 
 _SHARES = (1.0, 2 / 3, 1 / 3)  # of the full width, and a single block: enough for curves that are nearly straight
-_FEW_SHARES = (1.0, 1 / 3)  # where one side is aligned and the other is not, though both could be: random widths are rarely so
 Aligned = tuple[bool, bool]  # the channels read, and those written
 Surface = tuple[Floats, Floats, Floats]  # coordinates of the channels read, of those written, milliseconds
 
@@ -26,20 +25,19 @@ def grid_points(full: Point, steps: LayerSteps) -> Iterator[Point]:
     """The widths to time for layers of up to these widths, each point once."""
     seen = set()
     for aligned in itertools.product((True, False), repeat=2):
-        mixed = aligned[0] != aligned[1] and all(pattern.alignment > 1 for pattern in steps.sides)
-        axes = [_sizes(*side, few=mixed) for side in zip(full, steps.sides, aligned, strict=True)]
+        axes = [_sizes(*side) for side in zip(full, steps.sides, aligned, strict=True)]
         for read, written in itertools.product(*axes):
             if (read, written) not in seen:
                 seen.add((read, written))
                 yield read, written
 
 
-def _sizes(full: int, pattern: StepPattern, aligned: bool, *, few: bool) -> list[int]:
+def _sizes(full: int, pattern: StepPattern, aligned: bool) -> list[int]:
     """Widths to time on one side, all aligned or none."""
     if full == 0:
         return [0]
     block, blocks = pattern.block, -(-full // pattern.block)
-    counts = {max(round(blocks * share), 1) for share in (_FEW_SHARES if few else _SHARES)} | (set() if few else {1})
+    counts = {1, *(max(round(blocks * share), 1) for share in _SHARES)}
     less = 0 if aligned else (3 * block) // 8 | 1  # an odd number of channels below a full block
     sizes = {min(count * block - less, full) for count in counts}
     return sorted(size for size in sizes if size > 0 and pattern.aligned(size) == aligned)
@@ -84,7 +82,7 @@ class TimeGrid:
         return self._surfaces[key]
 
     def _axes(self, aligned: Aligned, steps: LayerSteps) -> tuple[list[int], list[int]]:
-        """The widths of one grid. A layer may be too narrow for an aligned width, or all may be aligned: then the nearest grid."""
+        """The widths of one grid, or of the nearest one if this has none: all widths may be aligned, or none."""
         timed = [point for point in grid_points(self.full, steps) if point in self.ms]
         read, written = aligned
         for wanted in ((read, written), (read, not written), (not read, written), (not read, not written)):

@@ -19,7 +19,7 @@ from gator.cost.latency.measured_prices import MeasuredPrices
 from gator.cost.latency.needs import Needs
 from gator.cost.latency.probe_prices import ProbePrices, probe
 from gator.cost.latency.runtime import runtime_of
-from gator.cost.latency.setup import DtypeName, Method, RuntimeName, Setup, checked_setup
+from gator.cost.latency.setup import DtypeName, LatencyMethod, RuntimeName, Setup, checked_setup
 from gator.cost.latency.size import full_widths
 from gator.cost.latency.stopwatch import Baseline, Stopwatch
 from gator.cost.latency.table import Table
@@ -61,7 +61,7 @@ class Latency(Cost):
     """
 
     runtime: RuntimeName = "eager"
-    method: Method = "table"
+    method: LatencyMethod = "table"
     batch: int | None = None
     threads: int | None = None
     channels_last: bool = False
@@ -74,8 +74,8 @@ class Latency(Cost):
     unit = "ms"
 
     def __post_init__(self) -> None:
-        if self.method not in get_args(Method):
-            raise GatorError(f"method={self.method!r}; expected {' or '.join(map(repr, get_args(Method)))}")
+        if self.method not in get_args(LatencyMethod):
+            raise GatorError(f"method={self.method!r}; expected {' or '.join(map(repr, get_args(LatencyMethod)))}")
         if isinstance(self.rounds, bool) or not isinstance(self.rounds, int) or self.rounds < 1:
             raise GatorError(f"rounds={self.rounds!r}; expected an integer, 1 or more")
         if self.other_device and not self.table:

@@ -52,7 +52,7 @@ class MeasuredPrices(Prices):
         return self.baseline.measure(network)
 
     def recalibrated(self, widths: Widths, measured: float) -> MeasuredPrices:
-        """The same prices with the factor that gives this measured time. At full widths the baseline has been measured already."""
+        """The same prices with the factor that gives this measured time. Full widths are left to the baseline."""
         nearness, full_factor = self._near_full(widths)
         factor = (measured / self.predicted.total(widths) - nearness * full_factor) / (1 - nearness) if nearness < 1 else 0.0
         return replace(self, factor=factor) if factor > 0 else self
@@ -65,7 +65,11 @@ class MeasuredPrices(Prices):
         """How the layers add up, and the time of the cut network. Its factor and what a probe says of it are found anew."""
         network = cut(model, graph, {}, keep_class=False, verify=False)
         state = self.state()
-        return {**state, "probed": None, "baseline": {**state["baseline"], "ms": self.baseline.measure(network), "factor": None}}
+        return {
+            **state,
+            "probed": None,
+            "baseline": {**state["baseline"], "ms": self.baseline.measure(network), "factor": None},
+        }
 
     def __deepcopy__(self, memo: dict[int, Any]) -> MeasuredPrices:
         return self

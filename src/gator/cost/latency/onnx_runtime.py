@@ -37,7 +37,9 @@ class OnnxRuntime:
         if setup.dtype not in ("float32", "float16"):
             raise GatorError(f'dtype={setup.dtype!r} with runtime="onnxruntime"; expected float32 or float16')
         if setup.channels_last:
-            raise GatorError('channels_last=True with runtime="onnxruntime", which chooses its own layout; leave channels_last out')
+            raise GatorError(
+                'channels_last=True with runtime="onnxruntime", which chooses its own layout; leave channels_last out'
+            )
 
     def versions(self) -> dict[str, str]:
         return {"onnxruntime": str(_needed("onnxruntime").__version__)}

@@ -94,7 +94,9 @@ class Part:
             shape = [length_at(size, batch) for size in plan.shape("eval", value)]
             dtype = plan.graph.eval.program.values[value].dtype
             floating = dtype.is_floating_point
-            tensors.append(torch.randn(shape, generator=generator, dtype=dtype) if floating else torch.zeros(shape, dtype=dtype))
+            tensors.append(
+                torch.randn(shape, generator=generator, dtype=dtype) if floating else torch.zeros(shape, dtype=dtype)
+            )
         return tuple(tensors)
 
 
@@ -139,7 +141,10 @@ def _only(model: nn.Module, modules: set[str], tensors: set[str]) -> nn.Module:
         else:
             _parent(root, name).add_module(name.rpartition(".")[2], module)
             layers.add(name)
-    parameters, buffers = dict(model.named_parameters(remove_duplicate=False)), dict(model.named_buffers(remove_duplicate=False))
+    parameters, buffers = (
+        dict(model.named_parameters(remove_duplicate=False)),
+        dict(model.named_buffers(remove_duplicate=False)),
+    )
     for name in sorted(tensors):
         path, _, last = name.rpartition(".")
         if path in layers:

@@ -36,7 +36,9 @@ class ReferenceWorkload:
         """The fixed workloads, measured for the log of a new table."""
         with self._setup.on():
             ms = undisturbed(lambda: timed([self._run], rounds=_ROUNDS))[0].mean_ms
-            chains = [self._prepared(lambda: [nn.Conv2d(_CHANNELS, _CHANNELS, 1) for _ in range(count)], 1) for count in _LAYERS]
+            chains = [
+                self._prepared(lambda: [nn.Conv2d(_CHANNELS, _CHANNELS, 1) for _ in range(count)], 1) for count in _LAYERS
+            ]
             times = self.times(chains, _ROUNDS, ms)
         found = [WorkloadTime(_chain(count), one) for count, one in zip(_LAYERS, times, strict=True)]
         return [WorkloadTime(_REFERENCE, ms), *found]
@@ -85,4 +87,3 @@ def call_ms_of(log: Log) -> float:
 
 def _chain(layers: int) -> str:
     return f"{layers} layer{'' if layers == 1 else 's'}"
-

@@ -50,7 +50,9 @@ def runtime_of(setup: Setup) -> Runtime:
     """The runtime of a setup. Raises GatorError if there is none of this name, or if it cannot run under this setup."""
     if setup.runtime not in RUNTIMES:
         hint = did_you_mean(setup.runtime, RUNTIMES, at_most=1)
-        raise GatorError(f"runtime={setup.runtime!r}; expected {', '.join(map(repr, RUNTIMES))}" + (f"; {hint}" if hint else ""))
+        raise GatorError(
+            f"runtime={setup.runtime!r}; expected {', '.join(map(repr, RUNTIMES))}" + (f"; {hint}" if hint else "")
+        )
     found = RUNTIMES[setup.runtime]
     found.check(setup)
     return found

@@ -149,7 +149,9 @@ def _segment(
     read = next((size for axis in summed if (size := sizes.of_axis(axis)) is not None), None)
     assert main.outputs[0] is not None
     written = next((size for size in sizes.of_axes(main.outputs[0]) if size is not None), None)
-    values = {value for call in calls for _, value in call.tensors()} | {v for call in calls for v in call.outputs if v is not None}
+    values = {value for call in calls for _, value in call.tensors()} | {
+        v for call in calls for v in call.outputs if v is not None
+    }
     changing = [size for value in sorted(values | set(inputs)) for size in sizes.of_axes(value) if size is not None]
     if read is None and written is None and changing:
         read = changing[0]

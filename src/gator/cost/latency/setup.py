@@ -18,9 +18,14 @@ from gator.errors import GatorError
 from gator.graph.inputs import Inputs
 
 RuntimeName = Literal["eager", "compile", "onnxruntime", "openvino"]
-Method = Literal["table", "probe"]
+LatencyMethod = Literal["table", "probe"]
 DtypeName = Literal["float32", "float16", "bfloat16", "float64"]
-DTYPES: dict[str, torch.dtype] = {"float32": torch.float32, "float16": torch.float16, "bfloat16": torch.bfloat16, "float64": torch.float64}
+DTYPES: dict[str, torch.dtype] = {
+    "float32": torch.float32,
+    "float16": torch.float16,
+    "bfloat16": torch.bfloat16,
+    "float64": torch.float64,
+}
 DEVICES = ("cpu", "cuda", "mps")
 Call = tuple[tuple[Any, ...], dict[str, Any]]  # args and kwargs of one forward
 

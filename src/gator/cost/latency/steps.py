@@ -35,7 +35,9 @@ class StepPattern:
 
     block: int = 1
     alignment: int = 1
-    period_costs: tuple[float, ...] = ()  # what the first 1, 2, ... blocks of a period cost, in average blocks; () for 1, 2, ...
+    period_costs: tuple[
+        float, ...
+    ] = ()  # what the first 1, 2, ... blocks of a period cost, in average blocks; () for 1, 2, ...
 
     def aligned(self, width: int) -> bool:
         return width % self.alignment == 0

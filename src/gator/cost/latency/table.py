@@ -78,7 +78,8 @@ class Table:
         """By group of layers, of those with complete series."""
         groups = dict.fromkeys(group for group, _ in self.series_of_groups)
         return {
-            group: LayerSteps(*(pattern_of(self.series_of_groups.get((group, side), ())) for side in (0, 1))) for group in groups
+            group: LayerSteps(*(pattern_of(self.series_of_groups.get((group, side), ())) for side in (0, 1)))
+            for group in groups
         }
 
     def steps_of(self, group: str) -> LayerSteps:
