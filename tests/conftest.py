@@ -1,15 +1,20 @@
 """One thread a worker (two spin against each other), and torchvision importable where it has no compiled operators."""
 
+import os
 import sys
 from pathlib import Path
 
 import pytest
-import torch
+
+THREADS = os.environ.get("GATOR_TEST_THREADS", "1")  # benchmarks/machines.py runs the tests that train with two as well
+os.environ["OMP_NUM_THREADS"] = THREADS  # of the processes that tests start
+
+import torch  # noqa: E402
 
 ROOT = Path(__file__).parent.parent
 sys.path[:0] = [str(ROOT / "tests"), str(ROOT / "benchmarks")]
 
-torch.set_num_threads(1)
+torch.set_num_threads(int(THREADS))
 
 
 @pytest.fixture(autouse=True)
@@ -27,8 +32,11 @@ def torchvision():
     return torchvision
 
 
-from hypothesis import settings  # noqa: E402
+from hypothesis import HealthCheck, settings  # noqa: E402
 
-settings.register_profile("default", max_examples=100)
-settings.register_profile("ci", max_examples=300)
-settings.register_profile("long", max_examples=3000)
+# No limits of time: a slow machine is no failure. The profiles that a change has to pass draw the same examples every time.
+ANY_TIME = settings(deadline=None, suppress_health_check=[HealthCheck.too_slow])
+settings.register_profile("default", ANY_TIME, max_examples=100)
+settings.register_profile("quick", ANY_TIME, max_examples=30, derandomize=True)
+settings.register_profile("ci", ANY_TIME, max_examples=300, derandomize=True)
+settings.register_profile("long", ANY_TIME, max_examples=3000)

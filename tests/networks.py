@@ -958,6 +958,33 @@ def checkpointed() -> Case:
     return Run(forward, one=conv(3, 8), two=conv(8, 6), three=conv(6, 2)), image(), ("one", "two")
 
 
+class Scaled(torch.autograd.Function):
+    """Saves its inputs for a backward pass of its own."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, scale: Tensor) -> Tensor:
+        ctx.save_for_backward(x, scale)
+        return x * scale.view(1, -1, 1, 1)
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor, Tensor]:
+        x, scale = ctx.saved_tensors
+        return gradients[0] * scale.view(1, -1, 1, 1), (gradients[0] * x).sum((0, 2, 3))
+
+
+@case
+def autograd_function() -> Case:
+    class Scale(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.weight = nn.Parameter(torch.rand(8) + 0.5)
+
+        def forward(self, x: Tensor) -> Tensor:
+            return Scaled.apply(x, self.weight)
+
+    return nn.Sequential(conv(3, 8), Scale(), nn.ReLU(), conv(8, 2)), image(), ("0",)
+
+
 @case
 def positions_of_the_batch() -> Case:
     """Integers made for every example: they cannot be computed once and for all."""

@@ -6,6 +6,7 @@ from gator.cost.measure import Footprint, measure, predict_macs
 from gator.cost.memory import Memory
 from gator.cost.weighted import WeightedCost
 from gator.errors import (
+    BudgetError,
     CutError,
     DataError,
     FileError,
@@ -36,6 +37,7 @@ from gator.training.run import resume, run
 __version__ = "0.1.0"
 
 __all__ = [
+    "BudgetError",
     "Calibration",
     "CutError",
     "CutPlan",

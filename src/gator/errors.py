@@ -13,7 +13,7 @@ class TraceError(GatorError):
 
 
 class KeptError(GatorError, ValueError):
-    """The chosen channels do not fit the graph, or would cut the input off from the output; `edge` names the one to blame."""
+    """The chosen channels do not fit the graph, or `edge` without channels would disconnect the output from the input."""
 
     def __init__(self, message: str, edge: str = "") -> None:
         super().__init__(message)
@@ -22,6 +22,10 @@ class KeptError(GatorError, ValueError):
 
 class CutError(GatorError):
     """The smaller network could not be built, or does not compute what the masked one computes."""
+
+
+class BudgetError(GatorError, ValueError):
+    """A target cannot be reached within the limits that were given; the message says how near the network can come."""
 
 
 class FileError(GatorError):

@@ -1,10 +1,11 @@
-"""`gator prune` as a person types it: what it prints, and what it says when something is wrong."""
+"""`gator prune` as it is typed: what it prints, and its messages when something is wrong."""
 
 from __future__ import annotations
 
 import subprocess
 import sys
 
+import pytest
 from training.small import set_options
 
 
@@ -13,12 +14,13 @@ def gator(*args: str, folder) -> subprocess.CompletedProcess:
     return subprocess.run(command, cwd=folder, capture_output=True, text=True, check=False)
 
 
+@pytest.mark.trains
 def test_the_default_ends_with_a_table_and_says_where_everything_is(tmp_path) -> None:
     done = gator("prune", *set_options(), folder=tmp_path)
     assert done.returncode == 0, done.stderr
     lines = done.stdout.splitlines()
     assert sum(line.startswith("train  ") for line in lines) == 2
-    assert "everything is in runs/digits; the network: runs/digits/round-1.safetensors" in done.stdout
+    assert "run folder: runs/digits; network: runs/digits/round-1.safetensors" in done.stdout
     assert (tmp_path / "runs" / "digits" / "result.txt").read_text() in done.stdout
     assert done.stderr == ""
 
@@ -27,8 +29,8 @@ def test_errors_are_one_clear_message(tmp_path) -> None:
     for args, words in [
         (("prune", "nowhere.toml"), "there is no recipe 'nowhere.toml'"),
         (("prune", "--set", "prune.tarjet=1"), "did you mean prune.target?"),
-        (("prune", "--resume", "nothing"), "nothing is not the folder of a run"),
-        (("prune", "digits", "--resume", "x", "--set", "seed=1"), "give the folder and nothing else"),
+        (("prune", "--resume", "nothing"), "nothing is not a run folder"),
+        (("prune", "digits", "--resume", "x", "--set", "seed=1"), "give the folder and no other option"),
         (("prune", "cifar10-resnet20-cpu"), "data"),
     ]:
         done = gator(*args, folder=tmp_path)
@@ -38,6 +40,7 @@ def test_errors_are_one_clear_message(tmp_path) -> None:
         assert not list(tmp_path.iterdir())
 
 
+@pytest.mark.slow
 def test_a_dry_run_writes_nothing(tmp_path) -> None:
     done = gator("prune", "cifar10-resnet20-cpu", "--dry-run", folder=tmp_path)
     assert done.returncode == 0, done.stderr
@@ -45,6 +48,7 @@ def test_a_dry_run_writes_nothing(tmp_path) -> None:
     assert not list(tmp_path.iterdir())
 
 
+@pytest.mark.trains
 def test_a_compiled_run_shrinks(tmp_path) -> None:
     (tmp_path / "net.py").write_text(
         "from torch import nn\n"

@@ -16,6 +16,8 @@ from torch.nn import functional
 
 import gator
 
+pytestmark = pytest.mark.trains
+
 STEPS, HALF = 50, 8
 
 
@@ -63,12 +65,12 @@ def test_two_processes_and_one_with_twice_the_batch_agree(tmp_path):
     with socket.socket() as found:
         found.bind(("127.0.0.1", 0))
         port = found.getsockname()[1]
-    environment = os.environ | {"OMP_NUM_THREADS": "1", "PYTHONPATH": os.pathsep.join([p for p in sys.path if p])}
+    environment = os.environ | {"PYTHONPATH": os.pathsep.join([p for p in sys.path if p])}
     started = [
         subprocess.Popen([sys.executable, __file__, str(rank), str(port), str(tmp_path)], env=environment) for rank in (0, 1)
     ]
     pruner = train(network(), slice(0, 2 * HALF), wrapped=False)
-    assert [process.wait(timeout=300) for process in started] == [0, 0]
+    assert [process.wait(timeout=600) for process in started] == [0, 0]
     one, two = (torch.load(tmp_path / f"{rank}.pt") for rank in (0, 1))
     assert torch.equal(one["alive"], two["alive"])
     assert torch.equal(one["logits"], two["logits"])  # bit for bit
@@ -78,5 +80,5 @@ def test_two_processes_and_one_with_twice_the_batch_agree(tmp_path):
 
 
 if __name__ == "__main__":
-    torch.set_num_threads(1)
+    torch.set_num_threads(int(os.environ["OMP_NUM_THREADS"]))
     worker(int(sys.argv[1]), int(sys.argv[2]), sys.argv[3])

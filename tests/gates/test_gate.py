@@ -17,7 +17,7 @@ from gator.zoo.digits import DigitsBlock
 
 def test_the_pass_rate_is_the_sigmoid_of_the_logit():
     graph = gator.trace(nn.Sequential(nn.Conv2d(1, 7, 1), nn.Conv2d(7, 2, 1)), torch.randn(1, 1, 2, 2))
-    gates = Gates(graph, device=torch.device("cpu"), dtype=torch.float64, together=frozenset())
+    gates = Gates(graph, device=torch.device("cpu"), dtype=torch.float64, shared=frozenset())
     logits = torch.tensor([-2.0, -0.5, 0.0, 0.3, 1.0, 2.5, 5.293], dtype=torch.float64)
     with torch.no_grad():
         gates.logits.copy_(logits)
@@ -25,7 +25,7 @@ def test_the_pass_rate_is_the_sigmoid_of_the_logit():
     rate = gates.draw(draws).mean(0)
     expected = torch.sigmoid(logits)
     error = (expected * (1 - expected) / draws).sqrt()
-    assert ((rate - expected).abs() <= 3 * error).all()
+    assert ((rate - expected).abs() <= 5 * error).all()
 
 
 def test_gates_begin_with_a_probability_of_0995():

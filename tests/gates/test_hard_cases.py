@@ -133,6 +133,7 @@ class HandMadeNorm(nn.Module):
         return x * torch.rsqrt(x.pow(2).mean(-1, keepdim=True) + 1e-6) * self.scale
 
 
+@pytest.mark.trains
 def test_a_target_on_a_network_that_averages_over_channels():
     model = nn.Sequential(nn.Linear(5, 8), HandMadeNorm(8), nn.Linear(8, 6), nn.ReLU(), nn.Linear(6, 2)).train()
     x, y = torch.randn(4, 5), torch.randint(0, 2, (4,))
@@ -163,7 +164,9 @@ def test_all_gates_of_an_example_shut_is_a_number():
 def test_a_cut_on_the_way_to_a_target_ends_nothing():
     model, x = SmallResNet(8).train(), torch.randn(4, 1, 8, 8)
     pruner = gator.Pruner(model, x, target=0.5, steps=100)
-    assert gator.measure(pruner.cut(), x).macs <= pruner.target
+    with pytest.warns(UserWarning, match="not reached yet"):
+        small = pruner.cut()
+    assert gator.measure(small, x).macs <= pruner.target
     assert not pruner.finished
     assert pruner.gates.living().all()
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 import torch
-from digits import accuracy, digits, fit
+from digits import accuracy, digits, fit, recalibrate
 from small import SmallResNet
 from torch import nn
 from torch.nn import functional
@@ -17,10 +17,11 @@ import gator
 def trained():
     torch.manual_seed(0)
     model = SmallResNet(8)
-    fit(model, 8, 0.1, seed=0)
+    fit(model, 1, 0.1, seed=0)
     return model
 
 
+@pytest.mark.trains
 @pytest.mark.parametrize("criterion", ["l1", "l2", "taylor", "bn_scale", "geometric_median", "random"])
 def test_every_criterion_meets_the_budget_and_leaves_the_model(trained, criterion):
     x, y, _, _ = digits()
@@ -60,23 +61,28 @@ def test_criteria_are_what_they_say():
     assert len({frozenset(gone("random", seed=seed)) for seed in range(20)}) > 1
 
 
-def test_a_criterion_beats_chance(trained):
-    _, _, x, _ = digits()
-    graph = gator.trace(trained, x[:1])
-    score = {}
-    for criterion in ("l1", "random"):
-        runs = []
-        for seed in range(3 if criterion == "random" else 1):
-            kept = gator.one_shot(trained, graph, criterion, target=0.85, seed=seed)
-            runs.append(accuracy(gator.cut(trained, graph, kept)))
-        score[criterion] = np.mean(runs)
-    assert score["l1"] > score["random"]
+@pytest.mark.trains
+@pytest.mark.slow
+def test_a_criterion_beats_chance():
+    """With new norm statistics, on average over three networks and three draws."""
+    x, _, _, _ = digits()
+    score = {"l1": [], "random": []}
+    for seed in range(3):
+        torch.manual_seed(seed)
+        model = SmallResNet(8)
+        fit(model, 6, 0.1, seed=seed)
+        graph = gator.trace(model, x[:1])
+        for criterion, draws in (("l1", 1), ("random", 3)):
+            for draw in range(draws):
+                kept = gator.one_shot(model, graph, criterion, target=0.5, seed=draw)
+                score[criterion].append(accuracy(recalibrate(gator.cut(model, graph, kept))))
+    assert np.mean(score["l1"]) > np.mean(score["random"]) + 10  # about 63 and 36
 
 
 def test_mistakes_are_explained(trained):
     graph = gator.trace(trained, torch.randn(1, 1, 8, 8))
     for words, settings in [
-        ("expected one of l1", {"criterion": "l3"}),
+        ("expected a function or one of l1", {"criterion": "l3"}),
         ("go together", {"criterion": "taylor"}),
         ("go together", {"criterion": "l1", "loss": lambda: None}),
         ("up to 1", {"target": 0}),

@@ -25,6 +25,7 @@ def loss_of(pruner, x, y):
     return float(loss.detach())
 
 
+@pytest.mark.trains
 @pytest.mark.parametrize("per", ["example", "batch"])
 @pytest.mark.parametrize("build", [lambda: SmallResNet(8), lambda: zoo.build("cifar:resnet20").model], ids=["own", "option_a"])
 @pytest.mark.parametrize("optimizer_of", [torch.optim.SGD, torch.optim.AdamW])
@@ -97,6 +98,7 @@ def test_a_block_goes_in_the_middle_of_training():
     assert gator.measure(pruner.cut(), x).macs == pruner.cost_left
 
 
+@pytest.mark.trains
 def test_a_target_is_met_across_shrinking():
     torch.manual_seed(0)
     model = SmallResNet(8).train()
@@ -142,6 +144,7 @@ def backward_held(pruner, x):
     return functional.cross_entropy(pruner.model(x), torch.tensor([0, 1]))
 
 
+@pytest.mark.trains
 @pytest.mark.parametrize("mode", ["alpha", "target"])
 def test_state_goes_into_a_checkpoint_and_back(mode, tmp_path):
     def start():
@@ -192,7 +195,9 @@ def test_a_state_of_something_else_is_refused():
     with pytest.raises(gator.GatorError, match="upgrade"):
         pruner.load_state_dict(pruner.state_dict() | {"format": 99})
     with pytest.raises(gator.GatorError, match="other way round"):
-        pruner.load_state_dict(pruner.state_dict() | {"target": 0.5})
+        pruner.load_state_dict(pruner.state_dict() | {"budget": pruner.budget.state() | {"target": 0.5}})
+    with pytest.raises(gator.GatorError, match="has no 'target'"):
+        gator.Pruner(SmallResNet(6), torch.randn(2, 1, 8, 8), alpha=1.0, state=pruner.state_dict() | {"budget": {}})
     assert torch.equal(pruner.gates.logits, before)
 
 

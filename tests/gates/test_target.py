@@ -12,8 +12,9 @@ from torch import nn
 from torch.nn import functional
 
 import gator
-from gator.cost.budget import parse_target, shown
-from gator.gates.project import Limits, project
+from gator.cost.target import parse_target, shown
+from gator.gates.limits import Limits
+from gator.gates.project import project
 
 
 @pytest.fixture(scope="module")
@@ -33,12 +34,12 @@ def test_the_projection_is_never_above_and_less_than_one_unit_below(share, seed,
     model = SmallResNet(8)
     graph = gator.trace(model, torch.randn(1, 1, 8, 8))
     priced = (gator.Memory() if memory else gator.Flops()).on(model, graph)
-    limits = Limits.of(graph, least, round_to, ["blocks.3.conv1"])
+    limits = Limits.of(model, graph, least, round_to, ["blocks.3.conv1"])
     scores = np.random.default_rng(seed).normal(size=int(graph.starts[-1]))
     widths = np.array([edge.width for edge in graph.edges])
     target = share * priced.total(widths)
     try:
-        found = project(graph, priced, limits, np.ones(len(scores), bool), scores, target, unit="MACs").alive
+        found = project(graph, priced, limits, np.ones(len(scores), bool), scores, target).alive
     except gator.GatorError as error:
         assert "cannot be reached" in str(error)
         return
@@ -61,6 +62,7 @@ def test_the_projection_is_never_above_and_less_than_one_unit_below(share, seed,
         assert gator.predict_macs(graph, kept) == priced.total(left)
 
 
+@pytest.mark.trains
 @pytest.mark.parametrize("steps", [1, 7, 60])
 @pytest.mark.parametrize("settings_", [{}, {"round_to": 4}, {"min_width": 3}, {"keep": ["stem"]}, {"cost": "memory"}])
 def test_a_target_is_met_in_the_given_steps(steps, settings_):
@@ -94,20 +96,19 @@ def test_a_target_is_met_in_the_given_steps(steps, settings_):
 
 def test_the_pull_is_moderate_for_few_and_for_many_steps():
     """The same way down, at a pace that fits: no channel falls before its time, and the pull stays near its first value."""
-    from gator.gates.controller import PULL, Controller
+    from gator.gates.controller import ALPHA, Controller
 
     for steps in (500, 50_000):
         control = Controller(steps, 0.9, 5.293)
         logit, pulls = 5.293, []
         slope = 1e-3
         for step in range(1, steps):
-            control.step = step
             rate = control.rate(0.01, 0.2)
-            if step % control.every == 0 or step == 1:
-                pulls.append(control.alpha(logit, rate))
+            if control.acts_at(step):
+                pulls.append(control.alpha(logit, rate, step))
             before, after = control._fall.time_left(logit), control._fall.time_left(logit - slope)
             logit -= rate * 10 * pulls[-1] * slope / max(before - after, 1e-9)
-        assert max(pulls) < 1.5 * PULL
+        assert max(pulls) < 1.5 * ALPHA
         assert abs(logit) < 0.5
 
 

@@ -13,7 +13,8 @@ from small import SmallResNet
 
 import gator
 from gator.cost.prices import Cost, Prices
-from gator.gates.project import Limits, project
+from gator.gates.limits import Limits
+from gator.gates.project import project
 from gator.gates.trade import traded
 
 
@@ -24,10 +25,10 @@ def test_trading_keeps_the_budget_and_never_keeps_less(step, seed, target) -> No
     """With scores of chance: on the rungs of widths, the best channels of every edge, no edge gone or come back."""
     model = SmallResNet(16).eval()
     graph = gator.trace(model, torch.zeros(1, 1, 8, 8))
-    priced, limits = gator.Flops().on(model, graph), Limits.of(graph, 2, step, ())
+    priced, limits = gator.Flops().on(model, graph), Limits.of(model, graph, 2, step, ())
     scores = np.random.default_rng(seed).random(graph.starts[-1])
     budget = target * priced.total([edge.width for edge in graph.edges])
-    before = project(graph, priced, limits, np.ones(len(scores), dtype=bool), scores, budget, unit="").alive
+    before = project(graph, priced, limits, np.ones(len(scores), dtype=bool), scores, budget).alive
     after = traded(graph, priced, limits, before, scores, budget)
     assert scores[after].sum() >= scores[before].sum() * (1 - 1e-12)
     widths = []
@@ -50,7 +51,7 @@ def test_trading_finds_what_a_slope_hides() -> None:
 
     model = SmallResNet(16).eval()
     graph = gator.trace(model, torch.zeros(1, 1, 8, 8))
-    limits, alive = Limits.of(graph, 1, 1, ()), np.ones(graph.starts[-1], dtype=bool)
+    limits, alive = Limits.of(model, graph, 1, 1, ()), np.ones(graph.starts[-1], dtype=bool)
     first, width = graph.starts[1], graph.edges[0].width
     alive[4:first] = False  # of the first edge four are left
     after = traded(

@@ -6,12 +6,15 @@ import json
 from pathlib import Path
 from typing import Any
 
+import torch
+
 from gator.training.reading import read_recipe
 from gator.training.recipe import Recipe
 
+THREADS = torch.get_num_threads()  # as many as the tests have
 SHORT = (
     "train.epochs=2", "prune.epochs=2", "finetune.epochs=1", "finetune.recalibrate=3", "data.batch=192", "latency.rounds=2",
-    "latency.batch=2", "run.threads=1",
+    "latency.batch=2", "latency.threads=1", f"run.threads={THREADS}",
 )  # fmt: skip
 
 

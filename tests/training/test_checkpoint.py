@@ -1,4 +1,4 @@
-"""Checkpoint files: whole or not there, the last two, and what they give back."""
+"""Checkpoint files: written atomically, the last two kept, and everything in them restored."""
 
 from __future__ import annotations
 
@@ -68,7 +68,7 @@ def test_what_a_killed_writer_left_is_cleared_away(tmp_path) -> None:
 
 
 @pytest.mark.parametrize("kind", [torch.optim.AdamW, lambda p: torch.optim.SGD(p, lr=0.1, momentum=0.9)])
-def test_an_optimizer_goes_on_as_if_nothing_had_happened(kind) -> None:
+def test_a_restored_optimizer_continues_exactly(kind) -> None:
     def step(model, optimizer) -> None:
         model(torch.ones(2, 3)).square().sum().backward()
         optimizer.step()
@@ -90,7 +90,7 @@ def test_an_optimizer_goes_on_as_if_nothing_had_happened(kind) -> None:
     assert torch.equal(model.bias, other.bias)
 
 
-def test_random_numbers_go_on_where_they_were() -> None:
+def test_random_number_generators_are_restored() -> None:
     kept = checkpoint.random_state()
 
     def draw():

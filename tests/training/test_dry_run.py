@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
+import re
+
 import pytest
 from training.small import short_recipe
 
 import gator
-from gator.training.dry import dry_run
+from gator.training.dry_run import dry_run
 from gator.training.reading import SHIPPED, recipe_from_text
 
+QUICK = ("digits", "cifar10-resnet20-cpu")
 NAMES = sorted(path.stem for path in SHIPPED.glob("*.toml"))
 
 
-@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("name", [pytest.param(name, marks=() if name in QUICK else pytest.mark.slow) for name in NAMES])
 def test_every_recipe_passes_a_dry_run(name, torchvision, tmp_path, monkeypatch) -> None:
     monkeypatch.chdir(tmp_path)
     said = dry_run(gator.read_recipe(name))
@@ -28,6 +31,7 @@ def test_what_a_real_run_would_refuse_is_refused() -> None:
         dry_run(short_recipe("prune.target=1 MACs"))
 
 
+@pytest.mark.trains
 def test_the_persons_own_network_and_data(tmp_path) -> None:
     path = tmp_path / "mine.py"
     path.write_text(
@@ -52,3 +56,10 @@ def test_the_persons_own_network_and_data(tmp_path) -> None:
     assert "made-up data of shape 6" in dry_run(recipe)
     result = gator.run(recipe, folder=tmp_path / "run")
     assert result.rounds[0].figures.macs <= 0.5 * result.before.macs
+
+
+@pytest.mark.parametrize("target", ['"50%"', '"0.5"', "0.5"])
+def test_a_target_as_a_share_in_any_form(target: str) -> None:
+    said = dry_run(short_recipe(f"prune.target={target}", "latency.rounds=1"))
+    left, before = (int(figure.replace(",", "")) for figure in re.search(r"([\d,]+) of ([\d,]+) MACs left", said).groups())
+    assert 0.4 * before < left <= 0.5 * before

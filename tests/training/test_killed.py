@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import os
 import random
 import signal
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 import pytest
@@ -16,9 +14,33 @@ from training.small import metrics_of, set_options, short_recipe, tensors_of
 import gator
 from gator.training.checkpoint import checkpoints
 
-# Long enough that ten kills fall into every phase, with a checkpoint after every step.
-CHANGES = ("prune.epochs=8", "train.epochs=4", "finetune.epochs=4", "run.checkpoint_seconds=0", "finetune.distill=0.3")
-START = "from gator.cli.main import app; app()"
+pytestmark = pytest.mark.trains
+
+# The kills fall into every phase: 14, 28 and 14 steps, with a checkpoint after each.
+CHANGES = ("train.epochs=2", "prune.epochs=4", "finetune.epochs=2", "run.checkpoint_seconds=0", "finetune.distill=0.3")
+STEPS = 56
+TIMEOUT = 600  # seconds; only a run that hangs takes as long
+
+# Another thread kills the process once it has written N checkpoints: while the main thread goes on, a few switches later.
+LATER = """
+import os, signal, sys, threading, time
+left, switches = int(sys.argv.pop(1)), int(sys.argv.pop(1))
+real, written = os.replace, threading.Semaphore(0)
+def replace(source, target, **kwargs):
+    real(source, target, **kwargs)
+    if "step-" in str(target):
+        written.release()
+os.replace = replace
+def kill():
+    for _ in range(left):
+        written.acquire()
+    for _ in range(switches):
+        time.sleep(0)
+    os.kill(os.getpid(), signal.SIGKILL)
+threading.Thread(target=kill, daemon=True).start()
+from gator.cli.main import app
+app()
+"""
 
 # Kills itself with half a checkpoint on disk, the Nth time it writes one.
 HALFWAY = """
@@ -46,9 +68,8 @@ def whole(tmp_path_factory) -> Path:
 
 
 def start(code: str, *args: str) -> subprocess.Popen:
-    environment = os.environ | {"OMP_NUM_THREADS": "1"}
     quiet = {"stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL}
-    return subprocess.Popen([sys.executable, "-c", code, *args], env=environment, **quiet)
+    return subprocess.Popen([sys.executable, "-c", code, *args], **quiet)
 
 
 def same(folder: Path, whole: Path) -> None:
@@ -57,41 +78,27 @@ def same(folder: Path, whole: Path) -> None:
     assert one == two
 
 
-def wait_for_steps(folder: Path, process: subprocess.Popen, before: set[str]) -> None:
-    """Until it has written a checkpoint of its own, so that every start gets further."""
-    for _ in range(1200):
-        if {path.name for path in checkpoints(folder / "checkpoints")} - before or process.poll() is not None:
-            return
-        time.sleep(0.05)
-    raise AssertionError("no checkpoint was written in a minute")
-
-
+@pytest.mark.slow
 def test_killed_at_ten_random_moments(whole, tmp_path) -> None:
-    folder, dice, kills = tmp_path / "run", random.Random(0), 0
-    process = start(START, "prune", "digits", *set_options(*CHANGES), "--out", str(folder))
-    while True:
-        before = {path.name for path in checkpoints(folder / "checkpoints")}
-        wait_for_steps(folder, process, before)
-        if kills < 10:
-            time.sleep(dice.uniform(0.0, 0.35))
-        if kills == 10 or process.poll() is not None:
-            break
-        process.send_signal(signal.SIGKILL)
-        process.wait()
-        kills += 1
-        process = start(START, "prune", "--resume", str(folder))
-    assert process.wait(120) == 0
-    assert kills == 10, "the run ended before it could be killed ten times: make it longer"
+    """Moments are counted in steps, so that a fast machine is killed as often as a slow one."""
+    folder, dice = tmp_path / "run", random.Random(0)
+    args = ["prune", "digits", *set_options(*CHANGES), "--out", str(folder)]
+    for moment in sorted(dice.sample(range(1, STEPS - 10), 10)):
+        done = max((int(path.stem[len("step-") :]) for path in checkpoints(folder / "checkpoints")), default=0)
+        process = start(LATER, str(max(1, moment - done)), str(dice.randrange(20)), *args)
+        assert process.wait(TIMEOUT) == -signal.SIGKILL
+        args = ["prune", "--resume", str(folder)]
+    gator.resume(folder)
     same(folder, whole)
 
 
 def test_killed_while_writing_a_checkpoint(whole, tmp_path) -> None:
     folder = tmp_path / "run"
     process = start(HALFWAY, "1", "prune", "digits", *set_options(*CHANGES), "--out", str(folder))
-    assert process.wait(120) == -signal.SIGKILL
-    for number in ("3", "40"):  # within the first epochs, and later with gates
+    assert process.wait(TIMEOUT) == -signal.SIGKILL
+    for number in ("3", "25"):  # in the first epochs, and later with gates
         process = start(HALFWAY, number, "prune", "--resume", str(folder))
-        assert process.wait(120) == -signal.SIGKILL
+        assert process.wait(TIMEOUT) == -signal.SIGKILL
         assert list((folder / "checkpoints").glob(".step-*")), "it was to die in the middle of a file"
     gator.resume(folder)
     assert not list((folder / "checkpoints").glob(".step-*"))

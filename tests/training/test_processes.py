@@ -1,14 +1,16 @@
-"""Two processes (gloo) finish a run, agree on every mask, and write each file once."""
+"""Two processes (gloo), started by torchrun or by `accelerate launch`, finish a run, agree on every mask, and write once."""
 
 from __future__ import annotations
 
+import importlib.util
 import json
-import os
 import subprocess
 import sys
 
 import pytest
 from training.small import set_options, tensors_of
+
+pytestmark = pytest.mark.trains
 
 # What each process closes, step by step, goes into a file of its own; so do the files it writes.
 SPY = """
@@ -32,18 +34,34 @@ app()
 """
 
 
-def torchrun(*args: str, folder) -> subprocess.CompletedProcess:
-    script = folder / "spy.py"
-    script.write_text(SPY)
-    command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2", str(script), str(folder)]
-    environment = os.environ | {"OMP_NUM_THREADS": "1"}
-    return subprocess.run([*command, *args], env=environment, capture_output=True, text=True, check=False, timeout=300)
+TORCHRUN = ("torch.distributed.run", "--standalone", "--nproc-per-node", "2")
+ACCELERATE = (
+    "accelerate.commands.launch", "--multi_gpu", "--num_processes", "2", "--num_machines", "1", "--mixed_precision", "no",
+    "--dynamo_backend", "no", "--main_process_port", "0",
+)  # fmt: skip
 
 
-@pytest.mark.parametrize("per", ["batch", "example"])
-def test_two_processes_agree_on_every_mask(per, tmp_path) -> None:
+def torchrun(*args: str, folder, launcher: tuple[str, ...] = TORCHRUN, code: str = SPY) -> subprocess.CompletedProcess:
+    script = folder / "script.py"
+    script.write_text(code)
+    command = [sys.executable, "-m", *launcher, str(script), str(folder)]
+    return subprocess.run([*command, *args], capture_output=True, text=True, check=False, timeout=600)
+
+
+@pytest.mark.parametrize(
+    ("per", "launcher"),
+    [
+        ("batch", TORCHRUN),
+        pytest.param("example", TORCHRUN, marks=pytest.mark.slow),
+        pytest.param("batch", ACCELERATE, marks=pytest.mark.slow),
+    ],
+)
+def test_two_processes_agree_on_every_mask(per, launcher, tmp_path) -> None:
+    if launcher is ACCELERATE and importlib.util.find_spec("accelerate") is None:
+        pytest.skip("needs Accelerate for its launcher")
     changes = ("prune.epochs=3", f"prune.per={per}", "finetune.distill=0.5", "data.sub_batch=48")
-    done = torchrun("prune", "digits", *set_options(*changes), "--out", str(tmp_path / "run"), folder=tmp_path)
+    args = ("prune", "digits", *set_options(*changes), "--out", str(tmp_path / "run"))
+    done = torchrun(*args, folder=tmp_path, launcher=launcher)
     assert done.returncode == 0, done.stderr[-3000:]
     logs = [(tmp_path / f"rank-{rank}.txt").read_text().splitlines() for rank in (0, 1)]
     steps = [[line for line in log if line.startswith("step")] for log in logs]
@@ -57,7 +75,8 @@ def test_two_processes_agree_on_every_mask(per, tmp_path) -> None:
     assert json.loads((tmp_path / "run" / "environment.json").read_text())["processes"] == 2
 
 
-def test_two_processes_take_a_run_up_again(tmp_path) -> None:
+@pytest.mark.slow
+def test_two_processes_resume_a_run(tmp_path) -> None:
     args = ("prune", "digits", *set_options("run.checkpoint_seconds=0"), "--out")
     for name in ("whole", "run"):
         done = torchrun(*args, str(tmp_path / name), folder=tmp_path)
@@ -71,6 +90,7 @@ def test_two_processes_take_a_run_up_again(tmp_path) -> None:
     assert tensors_of(tmp_path / "run" / "round-1.safetensors") == tensors_of(tmp_path / "whole" / "round-1.safetensors")
 
 
+@pytest.mark.slow
 def test_another_number_of_processes_is_refused(tmp_path) -> None:
     from training.small import short_recipe
 
@@ -80,4 +100,51 @@ def test_another_number_of_processes_is_refused(tmp_path) -> None:
     (tmp_path / "run" / "result.json").unlink()
     done = torchrun("prune", "--resume", str(tmp_path / "run"), folder=tmp_path)
     assert done.returncode != 0
-    assert "was written by 1 processes; go on with as many, not 2" in done.stderr
+    assert "was written by a run with 1 processes; resume with as many, not 2" in done.stderr
+
+
+# A process group of the user's own stays; one that the run created is gone afterwards, and the next run creates another.
+GROUPS = """
+import sys
+import torch
+from torch import distributed as dist, nn
+from gator.training.processes import Processes
+from gator.training.recipe import RunSettings
+
+def train(processes):
+    network = nn.Linear(1, 1, bias=False)
+    parallel = processes.data_parallel(network, some_unused=False)
+    with processes.no_sync(parallel):
+        parallel(torch.full((1, 1), 1.0 + processes.rank)).sum().backward()
+    assert float(network.weight.grad) == 1.0 + processes.rank
+    parallel(torch.full((1, 1), 1.0 + processes.rank)).sum().backward()
+    assert float(network.weight.grad) == 3.0, "the mean of 1 + 1 and 2 + 2"
+
+def use():
+    processes = Processes(RunSettings(device="cpu", threads=1))
+    assert torch.get_num_threads() == 1
+    assert processes.count == 2
+    train(processes)
+    assert processes.gather(processes.rank) == [0, 1]
+    assert processes.sums([1.0, float(processes.rank)]) == [2.0, 1.0]
+    norm = nn.BatchNorm1d(2)
+    norm.running_mean.fill_(float(processes.rank + 3))
+    processes.broadcast_buffers_(norm)
+    assert norm.running_mean.tolist() == [3.0, 3.0]
+    processes.close()
+    assert torch.get_num_threads() == 2
+
+torch.set_num_threads(2)
+for _ in range(2):
+    use()
+    assert not dist.is_initialized()
+dist.init_process_group("gloo")
+use()
+assert dist.is_initialized()
+dist.destroy_process_group()
+"""
+
+
+def test_a_process_group_is_destroyed_by_the_run_that_created_it(tmp_path) -> None:
+    done = torchrun(folder=tmp_path, code=GROUPS)
+    assert done.returncode == 0, done.stderr[-3000:]

@@ -2,11 +2,18 @@
 
 from __future__ import annotations
 
+import dataclasses
+import inspect
+from typing import get_args
+
 import pytest
 from training.small import short_recipe
 
 import gator
+from gator.cost.latency.runtime import RUNTIMES
+from gator.cost.latency.setup import DEVICES, DTYPES
 from gator.training.reading import SHIPPED, as_mapping, differing_keys, recipe_from_text, recipe_text
+from gator.training.recipe import DeviceName, DtypeName, RuntimeName
 
 LEAST = """
 name = "mine"
@@ -31,28 +38,28 @@ def test_the_least_a_recipe_needs() -> None:
         ("prune.learning_rate=1", "prune.learning_rate is not a key"),
         ("epochs=3", "epochs is not a key; did you mean prune.epochs?"),
         ("data.bach=3", "did you mean data.batch?"),
-        ("data.batch=3.5", "data.batch = 3.5; expected a whole number, found a number"),
-        ("data.batch=true", "data.batch = True; expected a whole number, found true or false"),
-        ("prune.lr=fast", "prune.lr = 'fast'; expected a number, found a string"),
+        ("data.batch=3.5", "data.batch = 3.5; expected an integer"),
+        ("data.batch=true", "data.batch = True; expected an integer"),
+        ("prune.lr=fast", "prune.lr = 'fast'; expected a number"),
         ("prune.alphas=1", "prune.alphas = 1; expected a list of numbers"),
-        ("prune.keep=[1]", "prune.keep = 1; expected a string, found a whole number"),
+        ("prune.keep=[1]", "prune.keep = 1; expected a string"),
         ("model=3", "model = 3; expected a table [model]"),
         ("prune.alphas=[2, 1]", "prune.alphas = [2.0, 1.0] must rise"),
-        ("prune.cost=speed", "prune.cost = 'speed'; expected 'flops' or 'memory' or 'latency'"),
-        ("finetune.steps=[3]", 'finetune.steps goes with finetune.schedule = "steps"'),
-        ("data.sub_batch=7", "data.batch = 64 is not a whole number of data.sub_batch = 7"),
+        ("prune.cost=speed", "prune.cost = 'speed'; expected 'flops', 'memory' or 'latency'"),
+        ("finetune.steps=[3]", 'finetune.steps and finetune.schedule = "steps" need each other'),
+        ("data.sub_batch=7", "data.batch = 64 is not a multiple of data.sub_batch = 7"),
         ("train.distill=0.5", "train.distill: there is no dense network"),
-        ("prune.epochs=0", "prune.epochs = 0; expected at least one epoch"),
-        ("run.precision=fp8", "run.precision = 'fp8'; expected 'no' or 'bf16' or 'fp16'"),
+        ("prune.epochs=0", "prune.epochs = 0; expected 1 or more"),
+        ("run.precision=fp8", "run.precision = 'fp8'; expected 'no', 'bf16' or 'fp16'"),
         ("finetune.warmup=2", "finetune.warmup = 2.0; expected 0 to finetune.epochs"),
-        ("prune.round_to=0", "prune.round_to = 0; expected 1 or more, or \"auto\""),
-        ("prune.round_to=even", "prune.round_to = 'even'; expected 1 or more, or \"auto\""),
-        ("prune.round_to=auto", 'prune.round_to = "auto" asks a latency table for steps: it needs prune.cost = "latency"'),
-        ("latency.device=tpu", "latency.device = 'tpu'; expected 'auto' or 'cpu' or 'cuda' or 'mps'"),
-        ("latency.threads=-1", "latency.threads = -1; expected zero"),
+        ("prune.round_to=0", "prune.round_to = 0; expected 1 or more, or 'auto'"),
+        ("prune.round_to=even", "prune.round_to = 'even'; expected an integer or 'auto'"),
+        ("prune.round_to=auto", 'prune.round_to = "auto" reads the width step from a latency table: it needs prune.cost'),
+        ("latency.device=tpu", "latency.device = 'tpu'; expected 'auto', 'cpu', 'cuda' or 'mps'"),
+        ("latency.threads=-1", "latency.threads = -1; expected 0 or more"),
         ("latency.other_device=true", "latency.other_device needs latency.table"),
         ("prune", "--set 'prune': expected key=value"),
-        ("name.first=1", "name is a value, not a table"),
+        ("name.first=1", "name is a single value, not a table"),
     ],
 )  # fmt: skip
 def test_what_is_wrong_is_named(change: str, words: str) -> None:
@@ -74,12 +81,12 @@ def test_a_change_of_alphas_replaces_the_target() -> None:
 
 
 def test_a_missing_key_is_named() -> None:
-    with pytest.raises(gator.RecipeError, match=r"data.batch is missing: a whole number is needed there"):
+    with pytest.raises(gator.RecipeError, match=r"data.batch is missing; expected an integer"):
         recipe_from_text(LEAST.replace("data.batch = 64", ""))
 
 
 def test_a_file_that_is_not_there_or_not_toml(tmp_path) -> None:
-    with pytest.raises(gator.RecipeError, match="neither a file, nor one of cifar10-resnet20-cpu"):
+    with pytest.raises(gator.RecipeError, match="it is neither a file nor one of cifar10-resnet20-cpu"):
         gator.read_recipe("nowhere")
     path = tmp_path / "x.toml"
     path.write_text("a = = 3")
@@ -138,3 +145,44 @@ def test_the_papers_experiments(name: str) -> None:
     assert set(alphas) <= set(recipe.prune.alphas)
     assert ("resnet50" in name) == (recipe.model.name == "torchvision:resnet50")
     assert ("resnet56" in name) == (recipe.model.name == "cifar:resnet56")
+
+
+def test_the_defaults_are_those_of_the_pruner() -> None:
+    pruner = {name: parameter.default for name, parameter in inspect.signature(gator.Pruner).parameters.items()}
+    pruner["gate_weight_decay"] = pruner["weight_decay"]
+    recipe = recipe_from_text(LEAST).prune
+    for key in ("cost", "per", "gamma", "gate_weight_decay", "min_width", "round_to", "keep"):
+        assert getattr(recipe, key) == pruner[key], key
+
+
+def test_the_choices_are_those_of_the_rooms_they_belong_to() -> None:
+    assert set(get_args(RuntimeName)) == set(RUNTIMES)
+    assert set(get_args(DtypeName)) == set(DTYPES)
+    assert set(get_args(DeviceName)) == {"auto", *DEVICES}
+
+
+@pytest.mark.parametrize(
+    ("table", "key", "words"),
+    [
+        ("prune", "per", "prune.per = 'rows'; expected 'example' or 'batch'"),
+        ("latency", "runtime", "latency.runtime = 'rows'; expected 'eager', 'compile', 'onnxruntime' or 'openvino'"),
+        ("run", "device", "run.device = 'rows'; expected 'auto', 'cpu', 'cuda' or 'mps'"),
+        ("train", "optimizer", "train.optimizer = 'rows'; expected 'sgd' or 'adamw'"),
+    ],
+)
+def test_a_recipe_made_in_python_is_checked_too(table: str, key: str, words: str, tmp_path) -> None:
+    recipe = recipe_from_text(LEAST)
+    wrong = dataclasses.replace(recipe, **{table: dataclasses.replace(getattr(recipe, table), **{key: "rows"})})
+    with pytest.raises(gator.RecipeError) as error:
+        gator.run(wrong, folder=tmp_path / "run")
+    assert words in str(error.value)
+    with pytest.raises(gator.RecipeError) as error:
+        recipe_from_text(LEAST, [f"{table}.{key}=rows"])
+    assert words in str(error.value)
+
+
+@pytest.mark.parametrize("target", ["50%", '"50%"', '"0.5"', "300 MMACs"])
+def test_a_target_may_be_a_string(target: str) -> None:
+    recipe = recipe_from_text(LEAST, [f"prune.target={target}"])
+    assert recipe.prune.target == target.strip('"')
+    assert recipe_from_text(recipe_text(recipe)) == recipe

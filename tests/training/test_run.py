@@ -3,20 +3,23 @@
 from __future__ import annotations
 
 import json
+import re
 import signal
 
 import pytest
 import torch
-from training.small import metrics_of, short_recipe, tensors_of
+from training.small import THREADS, metrics_of, short_recipe, tensors_of
 
 import gator
 from gator import zoo
 from gator.training.checkpoint import checkpoints
 from gator.training.watch import Moment, Watch
 
+pytestmark = pytest.mark.trains
+
 
 class Recording(Watch):
-    """Remembers what it heard; may act at a step."""
+    """Records what it is told; may act after a step."""
 
     def __init__(self, at_step=lambda moment: None) -> None:
         self.epochs: list[Moment] = []
@@ -51,7 +54,7 @@ def test_everything_a_person_needs_is_in_the_folder(tmp_path) -> None:
         assert f"\n{row} " in table
     assert gator.read_recipe(folder / "recipe.toml") == short_recipe()
     environment = json.loads((folder / "environment.json").read_text())
-    assert environment["threads"] == 1
+    assert environment["threads"] == THREADS
     assert environment["versions"]["torch"] == torch.__version__
     lines = metrics_of(folder)
     assert [line["total_steps"] for line in lines] == [7, 14, 21, 28, 35]
@@ -74,31 +77,33 @@ def test_the_curves_are_those_of_the_metrics(tmp_path) -> None:
     assert points == pytest.approx({line["total_steps"]: line["loss"] for line in lines})
 
 
-def test_rounds_go_on_from_gated_weights(tmp_path) -> None:
-    """A higher alpha leaves less, and each round's network is saved and fine-tuned on the side."""
+def test_rounds_continue_from_gated_weights(tmp_path) -> None:
+    """A higher alpha leaves less, and each round's network is fine-tuned and saved."""
     watch = Recording()
-    recipe = short_recipe("prune.alphas=[1, 60, 200]", "prune.gamma=2", "prune.lr=0.1")
+    recipe = short_recipe("prune.alphas=[1, 20, 200]", "prune.gamma=2", "prune.lr=0.1")
     result = gator.run(recipe, folder=tmp_path / "run", watch=watch)
-    assert [outcome.name for outcome in result.rounds] == ["alpha 1", "alpha 60", "alpha 200"]
+    assert [outcome.name for outcome in result.rounds] == ["alpha 1", "alpha 20", "alpha 200"]
     macs = [outcome.figures.macs for outcome in result.rounds]
-    assert macs[0] > macs[1] > macs[2]
-    assert result.before.macs >= macs[0]
+    assert result.before.macs >= macs[0] >= macs[1] >= macs[2]  # what is closed stays closed
+    assert macs[0] > 0.9 * result.before.macs
+    assert macs[2] < 0.5 * result.before.macs
     for number in (1, 2, 3):
         assert (tmp_path / "run" / f"round-{number}.safetensors").is_file()
     living = [m.living for m in watch.epochs if m.phase == "prune"]
     assert living == sorted(living, reverse=True)
 
 
+@pytest.mark.slow
 def test_shrinking_changes_nothing_but_the_time(tmp_path) -> None:
-    """The same run with and without shrinking keeps the same channels."""
-    kept = []
+    """The same run with and without shrinking meets the budget; noise is drawn for fewer channels: not by the same ones."""
     for shrink in ("true", "false"):
         result = gator.run(short_recipe("prune.epochs=3", f"prune.shrink={shrink}"), folder=tmp_path / shrink)
-        kept.append(result.rounds[0].figures.macs)
-    assert kept[0] == pytest.approx(kept[1], rel=0.02)  # noise is drawn for fewer channels: not the same to the last one
+        assert 0.48 * result.before.macs < result.rounds[0].figures.macs <= 0.5 * result.before.macs
 
 
-@pytest.mark.parametrize("phase", ["train", "prune", "finetune"])
+@pytest.mark.parametrize(
+    "phase", [pytest.param("train", marks=pytest.mark.slow), "prune", pytest.param("finetune", marks=pytest.mark.slow)]
+)
 def test_ctrl_c_saves_and_the_rest_is_the_same(phase, tmp_path) -> None:
     whole = gator.run(short_recipe("finetune.distill=0.5"), folder=tmp_path / "whole")
 
@@ -107,7 +112,7 @@ def test_ctrl_c_saves_and_the_rest_is_the_same(phase, tmp_path) -> None:
             signal.raise_signal(signal.SIGINT)
 
     folder, handler = tmp_path / "stopped", signal.getsignal(signal.SIGINT)
-    with pytest.raises(gator.RunError, match=r"stopped; .*step-.* is written. Go on with: gator prune --resume .*stopped"):
+    with pytest.raises(gator.RunError, match=r"stopped; the checkpoint is .*step-.*Resume with: gator prune --resume .*stop"):
         gator.run(short_recipe("finetune.distill=0.5"), folder=folder, watch=Recording(stop))
     assert signal.getsignal(signal.SIGINT) is handler
     again = gator.resume(folder)
@@ -117,7 +122,8 @@ def test_ctrl_c_saves_and_the_rest_is_the_same(phase, tmp_path) -> None:
     assert one == two
 
 
-def test_several_rounds_are_taken_up_in_the_middle(tmp_path) -> None:
+@pytest.mark.slow
+def test_several_rounds_are_resumed_in_the_middle(tmp_path) -> None:
     changes = ("prune.alphas=[40, 200]", "prune.gamma=2", "prune.min_width=2", 'prune.keep=["stem"]')
     gator.run(short_recipe(*changes), folder=tmp_path / "whole")
 
@@ -138,12 +144,12 @@ def test_several_rounds_are_taken_up_in_the_middle(tmp_path) -> None:
         assert tensors_of(folder / name) == tensors_of(tmp_path / "whole" / name)
 
 
-def test_a_loss_that_is_no_number_stops_the_run(tmp_path) -> None:
+def test_a_non_finite_loss_stops_the_run(tmp_path) -> None:
     recipe = short_recipe("prune.lr=1e30", "run.checkpoint_seconds=0")
     with pytest.raises(gator.RunError) as error:
         gator.run(recipe, folder=tmp_path / "run")
     text = str(error.value)
-    assert "the loss is nan at step" in text
+    assert re.search("the loss is (nan|-?inf) at step", text)
     assert "of prune (epoch 1), learning rate 1e+30" in text
     last = checkpoints(tmp_path / "run" / "checkpoints")[-1]
     assert f"The last good checkpoint is {last}" in text
@@ -162,7 +168,7 @@ def test_a_full_disk_stops_the_run_and_the_last_checkpoint_stays(tmp_path, monke
         real(tensors, path, metadata=metadata)
 
     monkeypatch.setattr(files, "save_file", full)
-    with pytest.raises(gator.RunError, match=r"(?s)not be written to.*No space left.*The last good checkpoint is .*--resume"):
+    with pytest.raises(gator.RunError, match=r"(?s)not be written: .*No space left.*The last good checkpoint is .*--resume"):
         gator.run(short_recipe("run.checkpoint_seconds=0"), folder=tmp_path / "run")
     monkeypatch.setattr(files, "save_file", real)
     assert gator.resume(tmp_path / "run").rounds
@@ -170,9 +176,9 @@ def test_a_full_disk_stops_the_run_and_the_last_checkpoint_stays(tmp_path, monke
 
 def test_folders_that_cannot_be_used(tmp_path) -> None:
     (tmp_path / "something").write_text("x")
-    with pytest.raises(gator.RunError, match="is there already; choose another folder"):
+    with pytest.raises(gator.RunError, match="exists already; choose another folder"):
         gator.run(short_recipe(), folder=tmp_path)
-    with pytest.raises(gator.RunError, match=r"is not the folder of a run: it has no recipe\.toml"):
+    with pytest.raises(gator.RunError, match=r"is not a run folder: it has no recipe\.toml"):
         gator.resume(tmp_path)
 
 
@@ -185,7 +191,7 @@ def test_a_checkpoint_of_another_recipe_is_refused(tmp_path) -> None:
         gator.run(short_recipe(), folder=tmp_path / "run", watch=Recording(stop))
     file = tmp_path / "run" / "recipe.toml"
     file.write_text(file.read_text().replace("target = 0.5", "target = 0.4"))
-    with pytest.raises(gator.RunError, match=r"checkpoint of another recipe: prune.target differ"):
+    with pytest.raises(gator.RunError, match=r"was written with another recipe; these keys differ: prune.target"):
         gator.resume(tmp_path / "run")
     assert len(checkpoints(tmp_path / "run" / "checkpoints")) == 1
 
@@ -195,7 +201,7 @@ def test_what_is_wrong_is_said_before_a_folder_is_made(tmp_path) -> None:
         ("model.weights=nowhere.pt", "model.weights: there is no file nowhere.pt"),
         ("data.name=nothing", "has no 'nothing'"),
         ("model.name=digits:vgg", "digits has no 'vgg'"),
-        ("run.device=cuda", "torch sees no such device"),
+        ("run.device=cuda", "torch finds no such device"),
         ("data.batch=5000", "5,?000"),
     ]:
         if change == "run.device=cuda" and torch.cuda.is_available():
@@ -205,12 +211,12 @@ def test_what_is_wrong_is_said_before_a_folder_is_made(tmp_path) -> None:
         assert not (tmp_path / "run").exists()
 
 
-def test_too_few_answers_for_the_data(tmp_path) -> None:
+def test_too_few_scores_for_the_data(tmp_path) -> None:
     path = tmp_path / "net.py"
     path.write_text(
         "from torch import nn\ndef net():\n    return nn.Sequential(nn.Flatten(), nn.Linear(64, 8), nn.Linear(8, 4))\n"
     )
-    with pytest.raises(gator.RunError, match=r"answers of shape \(192, 4\), but the data has labels up to 9"):
+    with pytest.raises(gator.RunError, match=r"output has shape \(192, 4\), but the data has labels up to 9"):
         gator.run(short_recipe(f"model.name={path}:net"), folder=tmp_path / "run")
 
 
@@ -240,7 +246,7 @@ def test_sub_batches_add_up_to_the_batch(tmp_path) -> None:
 
 
 def test_other_settings_of_a_run(tmp_path) -> None:
-    """bf16, channels_last, AdamW, clipping, label smoothing and cost memory go together."""
+    """bf16, channels_last, AdamW, clipping, label smoothing and the memory cost work in one run."""
     changes = (
         "run.precision=bf16", "run.channels_last=true", "prune.optimizer=adamw", "prune.lr=0.001", "finetune.clip=1.0",
         "finetune.label_smoothing=0.1", "prune.cost=memory", "prune.target=100 KB", "prune.distill=0.5",

@@ -32,7 +32,7 @@ def test_every_form_of_file(form, tmp_path) -> None:
     assert all(torch.equal(value, found.state_dict()[name]) for name, value in state.items())
 
 
-def test_a_cut_network_goes_on_as_what_it_is(tmp_path) -> None:
+def test_a_cut_network_is_loaded_as_such(tmp_path) -> None:
     model = network()
     graph = gator.trace(model, torch.zeros(1, 1, 8, 8))
     small = gator.cut(model, graph, {"blocks.0.conv1": range(5)})

@@ -1,4 +1,4 @@
-"""Fashion-MNIST's files, sets that are fetched, and pictures in folders."""
+"""Fashion-MNIST's files, data sets that are downloaded, and images in folders."""
 
 import gzip
 import hashlib
@@ -47,7 +47,7 @@ def test_fashion_mnist(packed: bool, inside: str, tmp_path) -> None:
     assert np.allclose(x.numpy(), (pixels / 255 - 0.2860) / 0.3530, atol=1e-5)
     assert y.tolist() == list(raw[NAMES[3]][8:])
     assert len(data.train) == 3
-    with pytest.raises(gator.DataError, match="30 pictures, expected 60,000; verify = false"):
+    with pytest.raises(gator.DataError, match="30 images, expected 60,000; verify = false"):
         load_data("fashion-mnist", folder=str(tmp_path))
 
 
@@ -58,9 +58,9 @@ def test_fashion_mnist(packed: bool, inside: str, tmp_path) -> None:
         (NAMES[1], idx(np.zeros((3, 3), np.uint8)), "expected an idx file of bytes with 1 axes"),
         (NAMES[0], idx(np.zeros((30, 28, 28), np.uint8))[:-5], "23,515 bytes, but its sizes are"),
         (NAMES[0], idx(np.zeros((30, 27, 28), np.uint8)), r"expected bytes of shape \(n, 1, 28, 28\)"),
-        (NAMES[1], idx(np.zeros(29, np.uint8)), "30 pictures but 29 labels"),
+        (NAMES[1], idx(np.zeros(29, np.uint8)), "30 images but 29 labels"),
         (NAMES[1], idx(np.full(30, 10, np.uint8)), "labels from 10 to 10, expected 0 to 9"),
-        (NAMES[0] + ".gz", gzip.compress(idx(np.zeros((30, 28, 28), np.uint8)), mtime=0)[:-20], "damaged or cut short"),
+        (NAMES[0] + ".gz", gzip.compress(idx(np.zeros((30, 28, 28), np.uint8)), mtime=0)[:-20], "damaged or truncated"),
         (NAMES[0], None, f"no {NAMES[0]} .or"),
     ],
 )
@@ -123,7 +123,7 @@ class TestDownload:
     def test_no_network(self, archive: Path, tmp_path) -> None:
         archive.unlink()
         (tmp_path / "sets").mkdir()
-        with pytest.raises(gator.DataError, match=r"could not be fetched(.|\n)*Check the network"):
+        with pytest.raises(gator.DataError, match=r"could not be downloaded(.|\n)*Check the network"):
             self.ask(tmp_path / "sets")
         assert not list((tmp_path / "sets").iterdir())
 
@@ -141,7 +141,7 @@ class TestDownload:
     def test_an_incomplete_set_is_not_overwritten(self, archive: Path, tmp_path) -> None:
         self.ask(tmp_path / "sets")
         (tmp_path / "sets" / "cifar-10-batches-py" / "data_batch_2").unlink()
-        with pytest.raises(gator.DataError, match="is there but not complete; remove it"):
+        with pytest.raises(gator.DataError, match="exists but is not complete; remove it"):
             self.ask(tmp_path / "sets")
 
     def test_single_files(self, tmp_path, torchvision, monkeypatch) -> None:
@@ -157,12 +157,12 @@ class TestDownload:
         assert sorted(p.name for p in (tmp_path / "to" / "FashionMNIST" / "raw").iterdir()) == sorted(packed)
         assert [p.name for p in (tmp_path / "to").iterdir()] == ["FashionMNIST"]
         (tmp_path / "from" / f"{NAMES[3]}.gz").unlink()
-        with pytest.raises(gator.DataError, match="could not be fetched"):
+        with pytest.raises(gator.DataError, match="could not be downloaded"):
             load_data("fashion-mnist", folder=str(tmp_path / "other"), download=True)
         assert not (tmp_path / "other").exists()
 
     def test_what_cannot_be_fetched(self, tmp_path) -> None:
-        with pytest.raises(gator.DataError, match="imagefolder cannot be fetched"):
+        with pytest.raises(gator.DataError, match="imagefolder cannot be downloaded"):
             load_data("imagefolder", folder=str(tmp_path), download=True)
         with pytest.raises(gator.DataError, match="cifar10 needs a folder"):
             load_data("cifar10", download=True)
@@ -259,21 +259,21 @@ class TestImageFolder:
         file = Path(folder) / "val" / "bee" / "1.png"
         file.write_bytes(file.read_bytes()[:100])
         for workers in (0, 1):
-            with pytest.raises(gator.DataError, match=r"bee/1.png: the picture cannot be read .*; mend or remove it"):
+            with pytest.raises(gator.DataError, match=r"bee/1.png: the image cannot be read .*; repair or remove it"):
                 list(self.ask(folder, workers=workers).test.batches(0))
 
     def test_wrong_folders(self, folder: str, tmp_path) -> None:
         with pytest.raises(gator.DataError, match="imagefolder needs a folder"):
             load_data("imagefolder")
-        with pytest.raises(gator.DataError, match="hold_back = 3: only sets in memory"):
+        with pytest.raises(gator.DataError, match="hold_back = 3: only digits"):
             self.ask(folder, hold_back=3)
-        with pytest.raises(gator.DataError, match="a batch of 11 examples does not fit the 10"):
+        with pytest.raises(gator.DataError, match="a batch of 11 examples is larger than the 10"):
             self.ask(folder, batch=11)
         (tmp_path / "val" / "cat").mkdir()
-        with pytest.raises(gator.DataError, match=r"no pictures in .*cat; fill or remove it"):
+        with pytest.raises(gator.DataError, match=r"no images in .*cat; add some, or remove the folder"):
             self.ask(folder)
         (tmp_path / "val" / "ant" / "0.png").rename(tmp_path / "val" / "cat" / "0.png")
-        with pytest.raises(gator.DataError, match="classes that train has not: cat"):
+        with pytest.raises(gator.DataError, match="classes that train does not have: cat"):
             self.ask(folder)
         with pytest.raises(gator.DataError, match=r"there is no folder .*train; expected train/CLASS"):
             self.ask(str(tmp_path / "val"))

@@ -18,13 +18,11 @@ def inspect(
     ],
     json: Annotated[bool, typer.Option("--json", help="Print the graph as JSON.")] = False,
     input: Annotated[
-        str, typer.Option("--input", help="Shape of the input, for example 1,3,224,224, instead of the network's own.")
+        str, typer.Option("--input", help="Shape of the input, for example 1,3,224,224; by default the network's own.")
     ] = "",
-    fixed: Annotated[list[str], typer.Option("--fixed", help="A layer to leave alone; may be given again.")] = [],  # noqa: B006
-    heads: Annotated[
-        str, typer.Option("--heads", help="Prune attention by whole heads (whole) or inside them (dims).")
-    ] = "whole",
-    explain: Annotated[str, typer.Option("--explain", help="Say why this edge, layer or parameter is tied or fixed.")] = "",
+    fixed: Annotated[list[str], typer.Option("--fixed", help="A layer to keep as it is; may be repeated.")] = [],  # noqa: B006
+    heads: Annotated[str, typer.Option("--heads", help="Prune attention by heads (whole) or inside them (dims).")] = "whole",
+    explain: Annotated[str, typer.Option("--explain", help="Explain why this edge, layer or parameter is tied or fixed.")] = "",
 ) -> None:
     """Print which channels of a network depend on each other."""
     network = zoo.build(name, example_inputs=shape_of(input) if input else None)
@@ -36,11 +34,11 @@ def inspect(
 
 
 def shape_of(text: str) -> torch.Tensor:
-    """The tensor a shape on the command line stands for."""
+    """A tensor of the shape that is given on the command line."""
     try:
         sizes = [int(size) for size in text.split(",")]
     except ValueError:
-        raise GatorError(f"--input {text!r} is not a shape; write sizes with commas, for example 1,3,224,224") from None
+        raise GatorError(f"--input {text!r} is not a shape; write sizes separated by commas, for example 1,3,224,224") from None
     if any(size < 1 for size in sizes):
         raise GatorError(f"--input {text!r}: every size must be at least 1")
     return torch.zeros(sizes)

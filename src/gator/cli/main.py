@@ -1,4 +1,4 @@
-"""`gator`: gathers the commands, and turns the library's errors into one clear message and an exit code."""
+"""The `gator` command: collects the subcommands, and prints the library's errors as one message with exit code 2."""
 
 from __future__ import annotations
 

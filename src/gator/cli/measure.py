@@ -1,4 +1,4 @@
-"""`gator measure MODEL [--against OTHER]`: what a network costs on this device, beside another one, and where its time goes."""
+"""`gator measure MODEL [--against OTHER]`: what a network costs on this device, beside another, and its slowest layers."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from gator.cli.latency import Batch, ChannelsLast, Classes, Device, Dtype, Input
 from gator.cost.denormals import denormals_of
 from gator.cost.latency.quiet import undisturbed
 from gator.cost.latency.runtime import runtime_of
-from gator.cost.latency.setup import made_setup
+from gator.cost.latency.setup import checked_setup
 from gator.cost.latency.stopwatch import Stopwatch
 from gator.cost.measure import measure as footprint
 from gator.errors import GatorError
@@ -25,7 +25,7 @@ from gator.graph.inputs import Inputs, describe
 def measure(
     name: Annotated[str, typer.Argument(help="A network by name, as for gator inspect.")],
     against: Annotated[
-        str, typer.Option("--against", help="Another network by name, or a file of gator.save with a cut of the first.")
+        str, typer.Option("--against", help="Another network by name, or a file written by gator.save with a cut of the first.")
     ] = "",
     runtime: Runtime = "eager",
     threads: Threads = 0,
@@ -35,11 +35,11 @@ def measure(
     device: Device = "cpu",
     input: Input = "",
     classes: Classes = 0,
-    rounds: Annotated[int, typer.Option("--rounds", help="How often each is run, in turns.")] = 30,
+    rounds: Annotated[int, typer.Option("--rounds", help="How often each network is run, interleaved.")] = 30,
     layers: Annotated[int, typer.Option("--layers", help="How many layers to list, the slowest first.")] = 12,
 ) -> None:
-    """Multiply-adds, parameters, bytes and time of a network, measured in turns with another one if there is one."""
-    setup = made_setup(runtime, device, threads or None, dtype, channels_last, batch or None)
+    """Multiply-adds, parameters, bytes and time of a network, interleaved with another one if one is given."""
+    setup = checked_setup(runtime, device, threads or None, dtype, channels_last, batch or None)
     runtime_of(setup)
     if rounds < 1:
         raise GatorError(f"--rounds {rounds}; expected 1 or more")
@@ -62,7 +62,7 @@ def measure(
             typer.echo(f"  {found}")
     if against:
         share = timings[1].mean_ms / timings[0].mean_ms
-        typer.echo(f"{against} takes {share:.3f} of the time of {name}, on average over {rounds} rounds in turns")
+        typer.echo(f"{against} takes {share:.3f} of the time of {name}, on average over {rounds} interleaved rounds")
     for label, model in models:
         _breakdown(label, model, watch, described, layers)
 
@@ -83,7 +83,7 @@ def _breakdown(label: str, model: nn.Module, watch: Stopwatch, inputs: Inputs, m
     with setup.on():
         found = runtime_of(setup).layers(model, setup.call(inputs), setup, max(watch.rounds // 3, 3))
     if not found:
-        typer.echo(f"{setup.runtime} does not tell where the time goes; eager, onnxruntime and openvino do")
+        typer.echo(f"{setup.runtime} does not report the time of layers; eager, onnxruntime and openvino do")
         return
     total = sum(ms for _, ms in found)
     typer.echo(f"\nwhere the time of {label} goes, the slowest of {len(found)} (timed one by one: {total:.3g} ms)")

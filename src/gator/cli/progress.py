@@ -1,4 +1,4 @@
-"""Progress a person likes to watch: bars with the time left on a terminal, plain lines elsewhere."""
+"""Progress of a run on the command line: bars with the remaining time on a terminal, plain lines elsewhere."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ from gator.training.watch import Moment, Watch
 
 
 def watch_for() -> PlainWatch:
-    """The view that fits where the output goes. Of several processes only the first speaks."""
+    """Bars if the output is a terminal, otherwise lines; only rank 0 prints anything."""
     if os.environ.get("RANK", "0") != "0":
-        return PlainWatch(speaks=False)
+        return PlainWatch(prints=False)
     return BarWatch() if sys.stdout.isatty() else PlainWatch()
 
 
-class Heard(logging.Handler):
-    """What the library logs, such as how far a latency table is, said as the view says things; for one block of code."""
+class ShownLog(logging.Handler):
+    """Shows the library's log messages, such as the progress of a latency table, for the length of a `with` block."""
 
     def __init__(self, watch: PlainWatch) -> None:
         super().__init__(logging.INFO)
@@ -41,13 +41,13 @@ class Heard(logging.Handler):
 
 
 class PlainWatch(Watch):
-    """A line an epoch."""
+    """Prints a line per epoch."""
 
-    def __init__(self, *, speaks: bool = True) -> None:
-        self.speaks = speaks
+    def __init__(self, *, prints: bool = True) -> None:
+        self.prints = prints
 
     def note(self, text: str) -> None:
-        if self.speaks:
+        if self.prints:
             typer.echo(text)
 
     def epoch(self, moment: Moment) -> None:
@@ -55,7 +55,7 @@ class PlainWatch(Watch):
 
 
 class BarWatch(PlainWatch):
-    """A bar a phase: steps, time left, loss, living channels, cost against target; the lines of epochs stay above it."""
+    """Shows a bar per phase with steps, remaining time, loss, living channels and cost; the lines of epochs stay above it."""
 
     def __init__(self) -> None:
         super().__init__()

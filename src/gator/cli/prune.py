@@ -1,4 +1,4 @@
-"""`gator prune RECIPE`: a whole run, from a recipe to a smaller network and a folder that holds everything."""
+"""`gator prune RECIPE`: carry out a recipe; the smaller network and everything else end up in a run folder."""
 
 from __future__ import annotations
 
@@ -7,48 +7,51 @@ from typing import Annotated
 
 import typer
 
-from gator.cli.progress import Heard, watch_for
+from gator.cli.progress import ShownLog, watch_for
 from gator.errors import RecipeError
 
 
 def prune(
     recipe: Annotated[
-        str, typer.Argument(help="A file, or the name of a shipped recipe. Without it: a small network on handwritten digits.")
+        str,
+        typer.Argument(help="A TOML file, or a recipe that comes with Gator; by default a small network on digits."),
     ] = "digits",
-    cost: Annotated[str, typer.Option("--cost", help="What to save: flops, memory or latency (prune.cost).")] = "",
+    cost: Annotated[str, typer.Option("--cost", help="The cost to reduce: flops, memory or latency (prune.cost).")] = "",
     target: Annotated[
-        str, typer.Option("--target", help='How much of it to keep: 0.6, or "300 MMACs", "4 MB", "5 ms" (prune.target).')
+        str, typer.Option("--target", help='How much of it to keep: 0.6, 60%, or "300 MMACs", "4 MB", "5 ms" (prune.target).')
     ] = "",
     runtime: Annotated[
-        str, typer.Option("--runtime", help="What runs the network where it is used: eager, compile, onnxruntime, openvino.")
+        str,
+        typer.Option("--runtime", help="Where the network will run: eager, compile, onnxruntime, openvino."),
     ] = "",
     set: Annotated[
-        list[str], typer.Option("--set", help="Change a key of the recipe, for example prune.target=0.4; may be given again.")
+        list[str], typer.Option("--set", help="Change a key of the recipe, for example prune.target=0.4; may be repeated.")
     ] = [],  # noqa: B006
-    out: Annotated[str, typer.Option("--out", help="The folder of the run; by default a new one under runs/.")] = "",
-    resume: Annotated[str, typer.Option("--resume", help="Go on with the run in this folder, from its last checkpoint.")] = "",
+    out: Annotated[str, typer.Option("--out", help="The run folder; by default a new one under runs/.")] = "",
+    resume: Annotated[str, typer.Option("--resume", help="Resume the run in this folder from its last checkpoint.")] = "",
     dry_run: Annotated[
         bool,
         typer.Option("--dry-run", help="Build everything, run two steps of every phase on made-up data, write nothing."),
     ] = False,
 ) -> None:
     """Train, prune and fine-tune a network as a recipe says."""
-    from gator.training import dry, run
+    from gator.training import run
+    from gator.training.dry_run import dry_run as try_recipe
     from gator.training.reading import read_recipe
 
     given = {"prune.cost": cost, "prune.target": target, "latency.runtime": runtime}
     set = [*(f"{key}={value}" for key, value in given.items() if value), *set]
     if resume and (set or out or dry_run or recipe != "digits"):
-        raise RecipeError("--resume takes the recipe of the run itself: give the folder and nothing else")
+        raise RecipeError("--resume reads the recipe from the run folder: give the folder and no other option")
     if dry_run:
-        typer.echo(dry.dry_run(read_recipe(recipe, set)))
+        typer.echo(try_recipe(read_recipe(recipe, set)))
         return
     watch = watch_for()
-    with Heard(watch):
+    with ShownLog(watch):
         if resume:
             result = run.resume(resume, watch=watch)
         else:
             result = run.run(read_recipe(recipe, set), folder=out or None, watch=watch)
-    if watch.speaks:
+    if watch.prints:
         typer.echo(f"\n{result}\n\ntested on {result.tested_on}; {result.seconds:.0f} s")
-        typer.echo(f"everything is in {result.folder}; the network: {Path(result.folder) / result.rounds[-1].file}")
+        typer.echo(f"run folder: {result.folder}; network: {Path(result.folder) / result.rounds[-1].file}")

@@ -1,4 +1,4 @@
-"""Speed in theory: multiply-adds of one forward pass of the example inputs, from traced shapes (eq. 7)."""
+"""`Flops`: multiply-adds of one forward pass of the example inputs, from traced shapes (eq. 7)."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from gator.graph.trace import retraced
 
 @dataclass(frozen=True)
 class Flops(Cost):
-    """Multiply-adds (a MAC is two FLOPs) in eval mode."""
+    """Multiply-adds of one forward pass in eval mode; a multiply-add (MAC) is two FLOPs."""
 
     unit = "MACs"
 

@@ -1,4 +1,4 @@
-"""`measure`: the footprint of a network, counted from its own program; and the same predicted for a cut not yet made."""
+"""`measure`: the footprint of a network, counted from its program; `predict_macs`: the same for a cut that is not made yet."""
 
 from __future__ import annotations
 
@@ -39,9 +39,22 @@ class Footprint:
 
 
 def measure(model: nn.Module, example_inputs: Any, *, latency: bool = False, rounds: int = 20) -> Footprint:
-    """Multiply-adds, parameters and bytes of a network in eval mode; with `latency=True` its time on this machine too.
+    """Multiply-adds, parameters and bytes of a network in eval mode; with `latency=True` also its time on this machine.
 
-    Only what the result depends on is counted: a layer whose output nobody reads costs nothing here.
+    Only what the result depends on is counted: a layer whose output is not used costs nothing here.
+
+    Args:
+        model: the network; it is not changed.
+        example_inputs: a tensor, a tuple of positional or a dict of keyword arguments; MACs are those of one forward of these.
+        latency: whether to time it in PyTorch, as it is, with the threads torch uses.
+        rounds: how often it is timed.
+
+    Raises:
+        GatorError: if rounds is less than 1; TraceError if the network cannot be run on these inputs.
+
+    Example:
+        >>> gator.measure(torch.nn.Conv2d(3, 4, 3), torch.zeros(1, 3, 8, 8)).macs
+        3888
     """
     if rounds < 1:
         raise GatorError(f"rounds={rounds}; at least one is needed to measure a latency")
@@ -75,5 +88,11 @@ def _latency(model: nn.Module, example_inputs: Any, rounds: int) -> Timing:
 
 
 def predict_macs(graph: Hypergraph, kept: Kept) -> int:
-    """The multiply-adds `measure` will count on the cut network, without building it."""
+    """The multiply-adds that `measure` will count on the cut network, without building it.
+
+    Example:
+        >>> graph = gator.trace(torch.nn.Sequential(torch.nn.Linear(4, 6), torch.nn.Linear(6, 2)), torch.zeros(1, 4))
+        >>> gator.predict_macs(graph, {"0": [0, 1, 2]})
+        18
+    """
     return macs_left(Plan(graph, kept))

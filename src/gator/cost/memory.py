@@ -1,4 +1,4 @@
-"""Memory: bytes of the parameters and buffers a network keeps (eq. 6)."""
+"""`Memory`: bytes of the parameters and buffers of a network (eq. 6)."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from gator.graph.trace import named_tensors, retraced
 
 @dataclass(frozen=True)
 class Memory(Cost):
-    """Bytes of weights: what a file of the network, or the network at rest in memory, takes."""
+    """Bytes of parameters and buffers: the size of the network in a file, or in memory without activations."""
 
     unit = "bytes"
 
@@ -44,7 +44,7 @@ class Memory(Cost):
 
 
 class Bytes(Polynomial):
-    """Bytes by widths. Of a block that is gone a constant may stay, which only the finished network shows."""
+    """Bytes by widths. A removed block may leave a constant behind, which is counted only in the finished network."""
 
     def measure(self, network: nn.Module, widths: Widths) -> float:  # noqa: ARG002
         """The bytes of a finished network."""

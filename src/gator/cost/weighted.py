@@ -17,7 +17,15 @@ from gator.graph.hypergraph import Hypergraph
 class WeightedCost(Cost):
     """A weighted sum of costs, each counted as a share of what the unpruned network costs.
 
-    `WeightedCost((Flops(), 0.7), (Memory(), 0.3))` is 1.0 for the unpruned network, because the weights add up to one.
+    Args:
+        parts: pairs of a cost and its weight. If the weights add up to one, the unpruned network costs 1.0.
+
+    Example:
+        >>> cost = gator.WeightedCost((gator.Flops(), 0.7), (gator.Memory(), 0.3))
+        >>> model = torch.nn.Sequential(torch.nn.Linear(4, 6), torch.nn.Linear(6, 2))
+        >>> graph = gator.trace(model, torch.zeros(1, 4))
+        >>> cost.on(model, graph).total([6])
+        1.0
     """
 
     parts: tuple[tuple[Cost, float], ...]

@@ -1,7 +1,7 @@
 """Put gates on a model and take them off again, leaving no trace.
 
-While attached, the model's forward is ours: in training the network with gates, otherwise the network as if the closed
-channels were gone. Gates are no parameters of the model and not in its state_dict.
+While attached, `model.forward` is replaced: in train mode by the network with gates, in eval mode by the network as if the
+closed channels were removed. Gates are not parameters of the model and not in its state_dict.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from gator.surgery.slice import canonical_names
 
 
 class GatedForward:
-    """Stands in for a model's forward. `last` holds the gates of the latest forward that can be trained."""
+    """Replaces a model's forward. `last` holds the gates that the latest forward with gradients has drawn."""
 
     stands_in = True
 
@@ -37,7 +37,7 @@ class GatedForward:
         self.model = model
         self.graph = graph
         self.per = per
-        self.noisy = True  # False: training goes on with the network as it is, no channel is drawn any more
+        self.noisy = True  # False: training goes on without drawing gates, with the closed channels removed
         self.last: Tensor | None = None
         reference = next((p for p in model.parameters() if p.dtype.is_floating_point), None)
         if reference is None:
@@ -47,34 +47,41 @@ class GatedForward:
             graph,
             device=reference.device,
             dtype=torch.float64 if reference.dtype == torch.float64 else torch.float32,
-            together=drawn_together(self._sites, graph),
+            shared=drawn_together(self._sites, graph),
             temperature=temperature,
         )
         self._free = sizes_free(graph, model)
         self.before = model.__dict__.get("forward")
         self.original: Any = model.forward
         self._batched = self._batched_input() if per == "example" else None
+        self._emptied: tuple[str, ...] | None = None  # the edges that the gated graph was written without
         self.refresh()
 
-    def _batched_input(self) -> int | None:
+    def _batched_input(self) -> int:
         """Which flat input tells how many examples there are."""
         program = self.graph.train.program
         shapes = [program.values[value].shape for value in program.inputs]
-        return next((i for i, shape in enumerate(shapes) if shape and isinstance(shape[0], BatchInt)), None)
+        found = next((i for i, shape in enumerate(shapes) if shape and isinstance(shape[0], BatchInt)), None)
+        if found is None:
+            raise GatorError(
+                'per="example" needs a network that runs at any batch size, and this one runs only at that of the example '
+                'inputs\n  Pass per="batch" (one draw a forward), or make the batch size free in forward.'
+            )
+        return found
 
     def kept(self) -> dict[str, np.ndarray[Any, Any]]:
         """The living channels of the edges that have lost some."""
         return self.graph.masks_of(self.gates.living())
 
     def refresh(self) -> None:
-        """Follow the gates after channels were closed."""
+        """Rebuild what depends on the closed channels."""
         kept = self.kept()
         plan = Plan(self.graph, kept)
         self._whole = not kept
         self._masked = MaskedForward(self.model, plan, free=self._free, forward=self.original)
         emptied = {name: mask for name, mask in kept.items() if not mask.any()}
         names = tuple(sorted(emptied))
-        if getattr(self, "_emptied", None) != names:
+        if self._emptied != names:
             self._emptied = names
             self._plan = Plan(self.graph, emptied)
             self._signature: Signature = signature_of(self.original, self._plan, free=self._free)
@@ -88,14 +95,20 @@ class GatedForward:
     def __deepcopy__(self, memo: dict[int, Any]) -> GatedForward:
         new = GatedForward.__new__(GatedForward)
         memo[id(self)] = new
-        # A draw belongs to the forward it was made for.
+        # A draw belongs to the forward that made it.
         new.__dict__ = {k: copy.deepcopy(v, memo) for k, v in self.__dict__.items() if k != "last"} | {"last": None}
         return new
+
+    def __reduce_ex__(self, protocol: Any) -> Any:
+        raise GatorError(
+            "a model with gates on cannot be pickled (torch.save of the whole module does that)\n"
+            "  Save model.state_dict() and pruner.state_dict(), or pruner.cut() with gator.save."
+        )
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         if not (self.model.training and self.noisy):
             if torch.is_grad_enabled():
-                self.last = None  # a draw of another forward is not for this loss
+                self.last = None  # the draw of an earlier forward must not enter this loss
             return self.original(*args, **kwargs) if self._whole else self._masked(*args, **kwargs)
         flat = self._signature.flatten(args, kwargs)
         if flat[0].device != self.gates.logits.device:
@@ -111,12 +124,18 @@ class GatedForward:
         return self._signature.unflatten(self._trained(gates, *flat), True)
 
 
+def is_attached(forward: GatedForward) -> bool:
+    """Whether the model runs this forward, directly or inside something that has wrapped it since."""
+    found = forward.model.__dict__.get("forward")
+    return found is forward or found is not forward.before
+
+
 def attach(forward: GatedForward) -> None:
     forward.model.forward = forward
 
 
 def detach(forward: GatedForward) -> bool:
-    """Take the gates off; says whether they were on."""
+    """Take the gates off; returns whether they were on."""
     found = forward.model.__dict__.get("forward")
     if found is forward:
         if forward.before is None:
@@ -126,7 +145,7 @@ def detach(forward: GatedForward) -> bool:
         return True
     if found is not forward.before:
         raise GatorError(
-            "something else has replaced model.forward since the gates were put on, and cannot be taken apart\n"
+            "something else has replaced model.forward since the gates were put on, so they cannot be taken off\n"
             "  Undo it first: accelerator.unwrap_model(model, keep_fp32_wrapper=False) for Accelerate's mixed precision."
         )
     return False
@@ -134,7 +153,7 @@ def detach(forward: GatedForward) -> bool:
 
 @contextmanager
 def gates_off(forward: GatedForward) -> Iterator[None]:
-    """The model without gates inside the block, as it was afterwards."""
+    """The model has no gates inside the block; afterwards it is as before."""
     was_on = detach(forward)
     try:
         yield

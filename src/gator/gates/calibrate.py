@@ -1,4 +1,4 @@
-"""`calibrate_gamma`: how fast may gates move before channels close by themselves? (paper, section 3.4)"""
+"""`calibrate_gamma`: how large may gamma be before channels close without any cost? (paper, section 3.4)"""
 
 from __future__ import annotations
 
@@ -13,16 +13,17 @@ from gator.cost.by_name import CostName
 from gator.cost.prices import Cost, PlainCost
 from gator.errors import GatorError
 from gator.gates.pruner import Pruner
+from gator.gates.settings import Per
 
 
 @dataclass(frozen=True)
 class SelfPruning:
-    """What closed with alpha 0 at one gamma."""
+    """What closed with alpha = 0 at one gamma."""
 
     gamma: float
     closed: int  # channels
     cost_gone: float  # share of the cost
-    mean_pass: float  # probability of the living to pass
+    mean_pass: float  # mean probability to pass of the living channels
 
 
 @dataclass(frozen=True)
@@ -46,13 +47,29 @@ def calibrate_gamma(
     gammas: Sequence[float] = (0.05, 0.1, 0.2, 0.5, 1.0, 2.0),
     tolerance: float = 0.005,
     cost: CostName | Cost | PlainCost = "flops",
-    per: str = "example",
+    per: Per = "example",
 ) -> Calibration:
-    """Train copies of the model with gates but without a cost, and see what closes by itself.
+    """Train copies of the model with gates but with alpha = 0, and see what closes anyway.
 
-    `train(model, pruner)` runs the usual loop for as long as gates will be trained between two values of alpha, with
-    `pruner.loss()` in the loss and `pruner.step(lr=...)` after the optimizer's step. The largest gamma that loses no more
-    than `tolerance` of the cost is proposed, or the smallest there is. The model itself stays as it is.
+    Args:
+        model: the network; it is not changed.
+        example_inputs: as in `gator.Pruner`.
+        train: `train(model, pruner)` runs the usual loop for as long as gates will be trained between two values of alpha,
+            with `pruner.loss()` in the loss and `pruner.step(lr=...)` after the optimizer's step.
+        gammas: the values to try.
+        tolerance: the share of the cost that may close.
+        cost, per: as in `gator.Pruner`.
+
+    Returns:
+        What closed for every gamma, and the largest gamma within the tolerance (or the smallest of all).
+
+    Example:
+        >>> model, x = zoo.build("digits:resnet").model, torch.randn(8, 1, 8, 8)
+        >>> def train(model, pruner):
+        ...     (model(x).square().mean() + pruner.loss()).backward()
+        ...     pruner.step(lr=0.01)
+        >>> gator.calibrate_gamma(model, x, train, gammas=(0.2, 1.0)).gamma
+        1.0
     """
     if not gammas:
         raise GatorError("gammas= is empty; pass the values to try")

@@ -1,9 +1,9 @@
-"""From a budget to the weight of the computational loss: the controller of `target=`.
+"""From a target to alpha, the weight of the computational loss.
 
-Closings come late and in a rush, so it steers by the logits. The logit that must reach zero for the budget to be met is
-known at any time (close the lowest first until the budget holds). Under a constant pull alpha a logit falls slowly at
-first and then faster; in the coordinate `time_left` it falls evenly. So the pull that brings that logit to zero at the last
-step is a division, made again every few steps with the time that is left.
+Most channels close in the last steps, so the logits are controlled instead of the cost. The logit that has to reach zero for
+the target to be met is known at any time (close the lowest first until the target holds). Under a constant alpha a logit
+falls slowly at first and then faster; in the coordinate `time_left` it falls evenly. So the alpha that brings that logit to
+zero at the last step is a quotient, computed again every few steps with the steps that are left.
 """
 
 from __future__ import annotations
@@ -12,8 +12,8 @@ import math
 
 import numpy as np
 
-PULL = 4.0  # a moderate alpha: with a much larger one the task has no say, and all channels fall alike
-_LARGEST_PULL = 8 * PULL
+ALPHA = 4.0  # with a much larger alpha the task loss has no influence, and all channels fall alike
+_LARGEST_ALPHA = 8 * ALPHA
 
 
 class _Fall:
@@ -34,27 +34,26 @@ class _Fall:
 
 
 class Controller:
-    """Meets a budget in a given number of gate updates."""
+    """Chooses alpha so that a target is reached after `steps` gate updates. It has no state: the step is passed in."""
 
     def __init__(self, steps: int, momentum: float, first_logit: float) -> None:
         self.steps = steps
-        self.step = 0
         self._fall = _Fall()
         self._gain = 1 / (1 - momentum)  # how much further momentum carries one update
         self._first = self._fall.time_left(first_logit)
         self.every = max(1, steps // 200)
 
-    @property
-    def due(self) -> bool:
-        return self.step >= self.steps
+    def acts_at(self, step: int) -> bool:
+        """Whether alpha is computed again after this step."""
+        return step % self.every == 0 or step == 1
 
     def rate(self, learning_rate: float, gamma: float) -> float:
-        """The rate of the gate updates: gamma * lr, or as much more as this few steps need at a moderate pull."""
-        needed = self._first / (self._gain * PULL * self.steps)
+        """The rate of the gate updates: gamma * lr, or more if so few steps need it at a moderate alpha."""
+        needed = self._first / (self._gain * ALPHA * self.steps)
         return max(gamma * learning_rate, needed)
 
-    def alpha(self, deciding_logit: float, rate: float) -> float:
-        """The pull that brings the deciding logit to zero at the last step."""
-        left = max(self.steps - self.step, 1)
+    def alpha(self, deciding_logit: float, rate: float, step: int) -> float:
+        """The alpha that brings the deciding logit to zero at the last step."""
+        left = max(self.steps - step, 1)
         wanted = self._fall.time_left(deciding_logit) / (self._gain * rate * left)
-        return min(wanted, _LARGEST_PULL) if math.isfinite(wanted) else _LARGEST_PULL
+        return min(wanted, _LARGEST_ALPHA) if math.isfinite(wanted) else _LARGEST_ALPHA

@@ -1,4 +1,4 @@
-"""From a network to the smaller one it became: its graph, and which channel each of its channels was."""
+"""After a cut: the graph of the smaller network, and which channel of the larger one each of its channels was."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from gator.graph.trace import trace_inputs
 
 @dataclass(frozen=True)
 class Origin:
-    """Pairs of a channel of the smaller network and one of the larger. Where a unit now stands for several, all are there."""
+    """Pairs of a channel of the smaller network and one of the larger. A unit may stand for several old ones."""
 
     new: NDArray[np.int64]
     old: NDArray[np.int64]
@@ -67,7 +67,7 @@ def origin_of(before: Hypergraph, after: Hypergraph, gates: Gates) -> Origin:
 
 
 def traced_again(model: nn.Module, graph: Hypergraph) -> Hypergraph:
-    """The graph of the smaller network, traced as the larger one was, as far as the names it was asked for are still there."""
+    """The graph of the smaller network, traced with the settings of the larger one, as far as the names in them still exist."""
     modules = {name for name, _ in model.named_modules()} | {name for name, _ in model.named_parameters()}
     heads = graph.heads if isinstance(graph.heads, str) else {k: v for k, v in graph.heads.items() if k in modules}
     return trace_inputs(model, graph.inputs, fixed=tuple(name for name in graph.fixed if name in modules), heads=heads)

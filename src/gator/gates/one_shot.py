@@ -1,26 +1,28 @@
-"""`one_shot`: which channels to keep by a criterion on the weights, without training; for those who want no gates.
+"""`one_shot`: which channels to keep by a criterion on the weights, without training.
 
-Criteria are told apart by what they say about one channel of one layer that writes it. The layers of an edge are added up,
-and every edge is scaled to a mean of one, so that edges of different sizes can be compared.
+A criterion scores one channel of one layer that writes it. The scores of an edge's layers are added, and every edge is scaled
+to a mean of one, so that edges of different sizes can be compared.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
-from typing import Any
+from functools import partial
+from typing import Any, Literal, get_args
 
 import numpy as np
 import torch
 from torch import Tensor, nn
 
-from gator.cost.budget import parse_target
 from gator.cost.by_name import CostName, cost_of
 from gator.cost.flops import Flops
 from gator.cost.prices import Cost, PlainCost, Prices
-from gator.errors import GatorError
-from gator.gates.correct import meeting
-from gator.gates.project import Alive, Limits, Scores, project
+from gator.cost.target import parse_target
+from gator.errors import BudgetError, GatorError
+from gator.gates.budget import Budget, Masks
+from gator.gates.limits import Limits, MinWidth, RoundTo, edges_named
+from gator.gates.project import Alive, Scores, project
 from gator.gates.trade import traded
 from gator.graph.hypergraph import Edge, Hypergraph, SavedGraph
 from gator.graph.trace import named_tensors, retraced
@@ -29,6 +31,8 @@ from gator.surgery.cut import cut
 aten = torch.ops.aten
 _NORMS = (aten.batch_norm, aten.instance_norm, aten.layer_norm, aten.rms_norm, aten.group_norm)
 Rows = Tensor  # channels x everything else
+Rule = Callable[[Rows, Rows | None], Tensor]  # a weight and its gradient to one score per channel
+Criterion = Literal["l1", "l2", "taylor", "geometric_median", "bn_scale", "random"]
 _ROUNDS = 8
 
 
@@ -51,93 +55,137 @@ def _geometric_median(rows: Rows, gradient: Rows | None) -> Tensor:  # noqa: ARG
     return torch.cdist(rows[None], rows[None])[0].sum(1)
 
 
-_OF_PRODUCERS: dict[str, Callable[[Rows, Rows | None], Tensor]] = {
+_OF_PRODUCERS: dict[str, Rule] = {
     "l1": _l1,
     "l2": _l2,
     "taylor": _taylor,
     "geometric_median": _geometric_median,
 }
-CRITERIA = (*_OF_PRODUCERS, "bn_scale", "random")
 
 
 def one_shot(
     model: nn.Module,
     graph: SavedGraph,
-    criterion: str = "l1",
+    criterion: Criterion | Rule = "l1",
     *,
-    target: float | str,
+    target: float | str | None = None,
+    ratios: float | Mapping[str, float] | None = None,
     cost: CostName | Cost | PlainCost = "flops",
     loss: Callable[[], Tensor] | None = None,
     seed: int = 0,
-    min_width: int | Mapping[str, int] = 1,
-    round_to: int | str = 1,
-    keep: Sequence[str] = (),
+    min_width: MinWidth = 1,
+    round_to: RoundTo = 1,
+    keep: Iterable[str | nn.Module] = (),
     per_cost: bool = False,
 ) -> dict[str, list[int]]:
-    """The channels to keep, by edge, so that the cost is at most `target`: pass them to `gator.masked` or `gator.cut`.
+    """Choose the channels to keep by a criterion on the weights, without training.
 
-    `criterion` is one of "l1", "l2", "taylor", "bn_scale", "geometric_median" and "random". "taylor" needs `loss`, a function
-    that runs the model on some data and returns the loss. With `per_cost` the channels that go first are those that are worth
-    least for what they cost, not those that are worth least, and edges then trade channels as long as that keeps more; for a
-    cost that is measured, prices by FLOPs are tried as well.
+    Args:
+        model: the network; it is not changed.
+        graph: of this model, from `gator.trace`.
+        criterion: "l1", "l2", "taylor", "bn_scale", "geometric_median", "random"; or a function `f(rows, gradient)` that is
+            called with every weight that writes an edge, as channels x everything else, and with its gradient in the same
+            shape (None without `loss`), and returns one score per channel: the higher, the more important.
+        target: what may be left of the cost: a share (0.5, "50%") or a figure ("300 MMACs"); or
+        ratios: the share of channels to remove, of every edge or by edge name (layers and glob patterns work too).
+        cost: "flops", "memory", "latency", or a cost object.
+        loss: a function that runs the model on some data and returns the loss; "taylor" needs it.
+        seed: of "random".
+        min_width, round_to, keep: as in `gator.Pruner`.
+        per_cost: remove first the channels that are least important for what they cost, and let edges trade channels as long
+            as that keeps more; for a cost that is measured, prices by FLOPs are tried as well.
+
+    Returns:
+        The kept channels of the edges that lose some, for `gator.masked` and `gator.cut`.
+
+    Raises:
+        GatorError: for settings that do not fit; BudgetError if the target cannot be reached.
+
+    Example:
+        >>> model, x = zoo.build("digits:resnet").model, torch.zeros(1, 1, 8, 8)
+        >>> graph = gator.trace(model, x)
+        >>> kept = gator.one_shot(model, graph, "l1", target=0.5)
+        >>> gator.predict_macs(graph, kept) <= 0.5 * graph.macs
+        True
     """
-    if criterion not in CRITERIA:
-        raise GatorError(f"criterion={criterion!r}; expected one of {', '.join(CRITERIA)}")
-    if (criterion == "taylor") != (loss is not None):
+    if not callable(criterion) and criterion not in get_args(Criterion):
+        raise GatorError(f"criterion={criterion!r}; expected a function or one of {', '.join(get_args(Criterion))}")
+    if (criterion == "taylor" and loss is None) or (loss is not None and criterion != "taylor" and not callable(criterion)):
         raise GatorError('criterion="taylor" and loss= go together: loss=lambda: criterion(model(x), y)')
+    if (target is None) == (ratios is None):
+        raise GatorError("pass target= (what may be left of the cost) or ratios= (shares of channels to remove), not both")
     graph = retraced(graph, model)
-    limits = Limits.of(graph, min_width, round_to, keep)
-    asked = cost_of(cost)
-    prices = asked.on(model, graph)
-    limits = limits.in_steps_of(prices)
-    unit: str = asked.unit
-    wanted = parse_target(target, prices.total([edge.width for edge in graph.edges]), unit)
+    limits = Limits.of(model, graph, min_width, round_to, keep)
+    prices = cost_of(cost).on(model, graph)
     scores = _scores(model, graph, criterion, loss, seed)
-    steering: tuple[Prices, ...] = (prices,) if per_cost else ()
-    if per_cost and prices.tolerance > 0:
-        # What is measured has kinks. Prices by FLOPs have none, and may lead to where more is kept.
-        steering = (prices, Flops().on(model, graph))
-    after, _ = meeting(
-        graph,
-        prices,
-        lambda budget: _closed(graph, prices, limits, scores, budget, unit, steering),
-        lambda kept: cut(model, graph, kept, keep_class=False, verify=False),
-        wanted,
-        unit=unit,
-    )
-    return {name: np.flatnonzero(mask).tolist() for name, mask in graph.masks_of(after).items()}
+    if ratios is not None:
+        alive = _by_ratio(graph, limits.resolved(prices), scores, _ratios(model, graph, ratios))
+    else:
+        assert target is not None
+        goal = parse_target(target, prices.total([edge.width for edge in graph.edges]), prices.unit)
+        budget = Budget(graph, prices, limits, partial(_measurable, model, graph), target=goal)
+        # A measured cost has kinks. Prices by FLOPs have none, and may lead to where more is kept.
+        steering: tuple[Prices, ...] = (prices, Flops().on(model, graph)) if prices.tolerance else (prices,)
+        alive, _ = budget.meeting(lambda cost: _closed(budget, scores, cost, steering if per_cost else ()))
+    return {name: np.flatnonzero(mask).tolist() for name, mask in graph.masks_of(alive).items()}
 
 
-def _closed(
-    graph: Hypergraph, prices: Prices, limits: Limits, scores: Scores, budget: float, unit: str, steering: Sequence[Prices]
-) -> Alive:
-    """The channels left: in one go by score or, by every cost that steers, by score for what a channel costs.
+def _measurable(model: nn.Module, graph: Hypergraph, kept: Masks) -> nn.Module:
+    return cut(model, graph, kept, keep_class=False, verify=False)
+
+
+def _ratios(model: nn.Module, graph: Hypergraph, given: float | Mapping[str, float]) -> Scores:
+    """The share of channels to remove, by edge."""
+    result = np.zeros(len(graph.edges))
+    for name, ratio in given.items() if isinstance(given, Mapping) else [("", given)]:
+        if isinstance(ratio, bool) or not isinstance(ratio, (int, float)) or not 0 <= ratio <= 1:
+            raise GatorError(f"ratios{f' of {name!r}' if name else ''} is {ratio!r}; expected a share from 0 to 1")
+        result[list(edges_named(model, graph, [name], "ratios")) if name else slice(None)] = ratio
+    return result
+
+
+def _by_ratio(graph: Hypergraph, limits: Limits, scores: Scores, ratios: Scores) -> Alive:
+    """The channels left when every edge loses its share, rounded so that no more is removed than was asked for."""
+    alive: Alive = np.ones(len(scores), dtype=bool)
+    for index, edge in enumerate(graph.edges):
+        wanted = edge.width * (1 - ratios[index])
+        width = min([edge.width, *(w for w in limits.widths_down(index, edge.width) if w >= wanted - 1e-9)])
+        order = np.argsort(scores[graph.starts[index] : graph.starts[index + 1]], kind="stable")
+        alive[graph.starts[index] + order[: edge.width - width]] = False
+    return alive
+
+
+def _closed(budget: Budget, scores: Scores, cost: float, steering: Sequence[Prices]) -> Alive:
+    """The channels left: in one go by score or, for every cost that steers, by score for what a channel costs.
 
     Edges then trade channels as long as that keeps more, and the way that keeps most is taken.
     """
+    graph, prices, limits = budget.graph, budget.prices, budget.limits
     everything: Alive = np.ones(len(scores), dtype=bool)
     if not steering:
-        return project(graph, prices, limits, everything, scores, budget, unit=unit).alive
-    edge_of = np.repeat(np.arange(len(graph.edges)), [edge.width for edge in graph.edges])
-    whole = prices.total([edge.width for edge in graph.edges])
+        return project(graph, prices, limits, everything, scores, cost).alive
+    edge_of = np.repeat(np.arange(len(graph.edges)), np.diff(graph.starts))
+    full_cost = budget.cost(everything)
 
     def steered(by: Prices) -> Alive:
         alive = everything
         for step in range(1, _ROUNDS + 1):  # prices are those at the widths of the round
-            costs = by.per_channel(np.bincount(edge_of[alive], minlength=len(graph.edges)))
+            costs = by.per_channel(graph.widths_of(alive))
             worth = scores / np.maximum(costs, 1e-6 * float(costs.max()) or 1.0)[edge_of]
-            wanted = whole * (budget / whole) ** (step / _ROUNDS)
-            alive = project(graph, prices, limits, alive, worth, wanted, unit=unit).alive
-        return traded(graph, prices, limits, alive, scores, budget)
+            wanted = full_cost * (cost / full_cost) ** (step / _ROUNDS)
+            alive = project(graph, prices, limits, alive, worth, wanted).alive
+        return traded(graph, prices, limits, alive, scores, cost)
 
-    found = [steered(steering[0])]  # raises what cannot be reached
+    found = [steered(steering[0])]  # raises if the target cannot be reached
     for by in steering[1:]:
-        with suppress(GatorError):  # another way may end before
+        with suppress(BudgetError):  # this way may end before the target
             found.append(steered(by))
     return max(found, key=lambda alive: float(scores[alive].sum()))
 
 
-def _scores(model: nn.Module, graph: Hypergraph, criterion: str, loss: Callable[[], Tensor] | None, seed: int) -> Scores:
+def _scores(
+    model: nn.Module, graph: Hypergraph, criterion: Criterion | Rule, loss: Callable[[], Tensor] | None, seed: int
+) -> Scores:
     tensors = named_tensors(model)
     if criterion == "random":
         return np.random.default_rng(seed).random(sum(edge.width for edge in graph.edges))
@@ -146,7 +194,7 @@ def _scores(model: nn.Module, graph: Hypergraph, criterion: str, loss: Callable[
         for edge in graph.edges:
             values = _of_norms(graph, edge, tensors) if criterion == "bn_scale" else None
             if values is None:  # an edge without norm layers falls back to the size of its filters
-                rule = _OF_PRODUCERS.get(criterion, _l1)
+                rule = criterion if callable(criterion) else _OF_PRODUCERS.get(criterion, _l1)
                 values = _of_producers(graph, edge, tensors, gradients, rule)
             found.append(values / max(float(values.mean()), 1e-30))
     return np.concatenate(found)
@@ -184,11 +232,22 @@ def _of_producers(
             continue
         rows = tensor.movedim(axis, 0).flatten(1)
         slopes = None if gradient is None else gradient.double().movedim(axis, 0).flatten(1)
-        values = rule(rows, slopes).cpu().numpy()
+        values = _checked(rule(rows, slopes), edge).cpu().double().numpy()
+        if len(values) != len(units):
+            raise GatorError(
+                f"the criterion returned {len(values)} scores for {parameter}, expected one for each of its "
+                f"{len(units)} channels"
+            )
         for position, unit in enumerate(units):
             if unit >= 0:
                 total[unit] += values[position]
     return total
+
+
+def _checked(values: Any, edge: Edge) -> Tensor:
+    if not isinstance(values, Tensor) or values.ndim != 1 or not bool(torch.isfinite(values).all()):
+        raise GatorError(f"the criterion returned {values!r} for edge {edge.name!r}; expected one finite score per channel")
+    return values.detach()
 
 
 def _written(graph: Hypergraph, edge: Edge) -> list[tuple[str, int]]:

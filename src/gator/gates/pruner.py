@@ -1,9 +1,12 @@
-"""`Pruner`: gates on a network inside the user's own training loop, and the smaller network that comes out of it."""
+"""`Pruner`: gates on a network inside the user's own training loop, and the smaller network that comes out of it.
+
+It holds the gates and their update, and puts them on and takes them off. What the network may cost is the `Budget`'s business.
+"""
 
 from __future__ import annotations
 
-import itertools
-from collections.abc import Mapping, Sequence
+import warnings
+from collections.abc import Iterable, Mapping
 from contextlib import AbstractContextManager
 from typing import Any
 
@@ -11,41 +14,68 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
-from torch import distributed as dist
 from torch.optim import Optimizer
 
-from gator.cost.budget import parse_target
 from gator.cost.by_name import CostName, cost_of
 from gator.cost.prices import Cost, PlainCost, Prices
+from gator.cost.target import parse_target
 from gator.errors import GatorError
-from gator.gates.attach import GatedForward, attach, detach, gates_off
+from gator.gates.attach import GatedForward, attach, detach, gates_off, is_attached
+from gator.gates.budget import Budget
 from gator.gates.controller import Controller
-from gator.gates.correct import meeting
 from gator.gates.follow import origin_of, traced_again
 from gator.gates.gate import Gates
+from gator.gates.limits import Limits, MinWidth, RoundTo, edges_named
 from gator.gates.loss import ComputationalLoss
-from gator.gates.project import Limits, Scores, blamed_edge, project, smallest, unreachable
-from gator.gates.settings import check_settings
+from gator.gates.project import Scores
+from gator.gates.settings import GateSettings, Per, check_goal, check_not_wrapped
+from gator.gates.state import check_saved, load_state_, state_of
+from gator.gates.update import loss_scale, mean_gradient_, update_
 from gator.gates.view import live_view, summary_table
 from gator.graph.hypergraph import Hypergraph, SavedGraph
 from gator.graph.trace import retraced, trace
 from gator.surgery.cut import cut
 from gator.surgery.inplace import cut_
 
-FORMAT = 1
-_NEAR = 1.1  # times the target
-_FAR = 0.5  # of the target: no estimate is so far off that what is said to cost less cannot be reached
-
 
 class Pruner:
-    """Learns which channels of `model` can go.
+    """Learns which channels of `model` can be removed.
 
-    Add `pruner.loss()` to the loss, and call `pruner.step(lr=...)` after the optimizer's step. `alpha` weighs the cost against
-    the original loss (eq. 4), or `target` with `steps` says what may be left of the cost after so many steps: a share, or a
-    figure such as "300 MMACs" (counted for the example inputs: pass one example) or "4 MB". `per="example"` draws gates for
-    every example (the paper), `per="batch"` once a forward. `round_to` is a number of channels that widths are multiples of, or
-    "auto" for the steps that a latency table shows. `state` is what `state_dict()` gave for the network as it is: the pruner
-    goes on from there.
+    Add `pruner.loss()` to the loss, and call `pruner.step(lr=...)` after the optimizer's step.
+
+    Args:
+        model: the network; while the pruner is attached, its forward draws gates in train mode.
+        example_inputs: a tensor, a tuple of positional or a dict of keyword arguments. Absolute targets such as "300 MMACs"
+            count one forward pass of these.
+        cost: "flops", "memory", "latency", or a cost object.
+        alpha: the weight of the cost in the loss (eq. 4); or
+        target: what may be left of the cost after `steps` steps: a share (0.5, "50%") or a figure ("300 MMACs", "4 MB").
+        steps: the number of steps after which the target is reached; never above it, less than one channel below it.
+        per: "example" draws gates for every example (the paper), "batch" once a forward.
+        gamma: the learning rate of the gates, as a multiple of `lr` in `step` (eq. 8).
+        momentum, weight_decay, temperature: of the gates; the user's optimizer never sees them.
+        min_width: the least width, of all edges or by name.
+        round_to: widths are multiples of this; "auto" for the step that the cost shows.
+        keep: edges to leave as they are, by name, by a layer that writes them, by glob pattern or module.
+        graph: a traced graph to use instead of `example_inputs`.
+        state: what `state_dict()` gave for this network as it is now: the pruner resumes from there.
+
+    Raises:
+        GatorError: for settings that do not fit; BudgetError if the target cannot be reached.
+
+    Example:
+        >>> model, x, y = zoo.build("digits:resnet").model, torch.randn(8, 1, 8, 8), torch.arange(8)
+        >>> optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+        >>> pruner = gator.Pruner(model, x, target=0.5, steps=3)
+        >>> for _ in range(3):
+        ...     loss = torch.nn.functional.cross_entropy(model(x), y) + pruner.loss()
+        ...     optimizer.zero_grad()
+        ...     loss.backward()
+        ...     optimizer.step()
+        ...     pruner.step(lr=0.01)
+        >>> small = pruner.cut()
+        >>> gator.measure(small, x).macs <= 0.5 * pruner.whole_cost
+        True
     """
 
     def __init__(
@@ -57,79 +87,101 @@ class Pruner:
         alpha: float | None = None,
         target: float | str | None = None,
         steps: int | None = None,
-        per: str = "example",
+        per: Per = "example",
         gamma: float = 0.2,
         momentum: float = 0.9,
         weight_decay: float = 0.0,
         temperature: float = 1.0,
-        min_width: int | Mapping[str, int] = 0,
-        round_to: int | str = 1,
-        keep: Sequence[str] = (),
+        min_width: MinWidth = 0,
+        round_to: RoundTo = 1,
+        keep: Iterable[str | nn.Module] = (),
         graph: SavedGraph | None = None,
         state: Mapping[str, Any] | None = None,
     ) -> None:
-        check_settings(alpha, target, steps, per, gamma, momentum, weight_decay, temperature)
+        check_goal(alpha, target, steps)
+        self.settings = GateSettings(per, gamma, momentum, weight_decay, temperature)
+        check_not_wrapped(model)
         if (graph is None) == (example_inputs is None):
             raise GatorError("pass example_inputs, or graph=gator.trace(...): one of them, not both")
         self.model = model
         self.cost: Cost = cost_of(cost)
-        self.unit: str = self.cost.unit
-        self.per, self.gamma, self.momentum, self.weight_decay = per, gamma, momentum, weight_decay
-        self._temperature, self._keep = temperature, tuple(keep)
-        self.graph = trace(model, example_inputs) if graph is None else retraced(graph, model)
+        if state is not None:
+            check_saved(state, self.cost.unit)
+        self.graph: Hypergraph = trace(model, example_inputs) if graph is None else retraced(graph, model)
         if not self.graph.edges:
             raise GatorError("this network has no channels that could be removed; graph.explain(layer) says why")
-        self._limits = Limits.of(self.graph, min_width, round_to, keep)
-        self._check_unit(state or {})
-        self.prices: Prices = self._priced(state)
-        self._limits = self._limits.in_steps_of(self.prices)
-        self.whole_cost = self.prices.total([edge.width for edge in self.graph.edges])
-        self.target = None if target is None else parse_target(target, self.whole_cost, self.unit)
-        self.alpha = 0.0 if alpha is None else float(alpha)
-        self.finished = False  # True once a target is met: nothing is closed or drawn any more
-        self._looked = False  # whether an estimated cost was measured close to the target
+        keep = list(keep) if not isinstance(keep, str) else keep
+        limits = Limits.of(model, self.graph, min_width, round_to, keep)
+        self.keep = tuple(self.graph.edges[i].name for i in edges_named(model, self.graph, keep, "keep"))
+        prices = (
+            self.cost.on(model, self.graph)
+            if state is None
+            else self.cost.restored(model, self.graph, state["budget"]["pricing_state"])
+        )
+        self.whole_cost = prices.total([edge.width for edge in self.graph.edges])
+        goal = None if target is None else parse_target(target, self.whole_cost, self.unit)
         self.steps_taken = self.steps_skipped = 0
-        self._forward = self._gated_forward()
-        self._loss = ComputationalLoss(self.prices, self.gates, self._gated)
-        self._scale = self._new_scale()
+        self._alpha = 0.0 if alpha is None else float(alpha)
         self._view: Any = None
-        self._controller: Controller | None = None
-        if self.target is not None:
-            assert steps is not None
-            self._controller = Controller(steps, momentum, float(self.gates.logits[0].detach()))
-            if state is None:
-                self._deciding_logit()  # raises now if the target cannot be reached
-                self._check_smallest()
-                if self.whole_cost <= self.target:
-                    self.project()  # there is nothing to do
+        self._forward = self._gated_forward()
+        self._scale = loss_scale(self.gates)
+        self._use(Budget(self.graph, prices, limits, self._measurable, target=goal))
+        self._controller = None if steps is None else Controller(steps, momentum, float(self.gates.logits[0].detach()))
         if state is not None:
             self.load_state_dict(state)
+        else:
+            self.budget.check_reachable(self.gates.living(), self._scores())
+            if goal is not None and self.whole_cost <= goal:
+                self.project()  # there is nothing to do
         attach(self._forward)
-
-    def _priced(self, state: Mapping[str, Any] | None) -> Prices:
-        if state is None:
-            return self.cost.on(self.model, self.graph)
-        return self.cost.restored(self.model, self.graph, state["pricing_state"])
 
     @property
     def gates(self) -> Gates:
         return self._forward.gates
 
     @property
+    def prices(self) -> Prices:
+        return self.budget.prices
+
+    @property
+    def target(self) -> float | None:
+        """In the unit of the cost."""
+        return self.budget.target
+
+    @property
+    def unit(self) -> str:
+        return self.cost.unit
+
+    @property
+    def finished(self) -> bool:
+        """True once the target is reached: no channel is closed or drawn any more."""
+        return not self._forward.noisy
+
+    @property
+    def alpha(self) -> float:
+        """The weight of the cost in the loss: what was given, or what the controller of a target has chosen."""
+        return 0.0 if self.finished else self._alpha
+
+    @alpha.setter
+    def alpha(self, value: float) -> None:
+        self._alpha = float(value)
+
+    @property
     def _gated(self) -> frozenset[int]:
-        return frozenset(i for i, edge in enumerate(self.graph.edges) if edge.name not in self._keep)
+        return frozenset(i for i, edge in enumerate(self.graph.edges) if edge.name not in self.keep)
 
     def _gated_forward(self) -> GatedForward:
-        return GatedForward(self.model, self.graph, self.per, self._gated, self._temperature)
+        return GatedForward(self.model, self.graph, self.settings.per, self._gated, self.settings.temperature)
 
-    def _new_scale(self) -> Tensor:
-        """A zero that is added to the loss: its gradient tells by what a loss scaler (or accumulation) multiplied it."""
-        return torch.zeros((), device=self.gates.logits.device, dtype=self.gates.logits.dtype, requires_grad=True)
+    def _use(self, budget: Budget, loss_at_start: float | None = None) -> None:
+        self.budget = budget
+        self._loss = ComputationalLoss(budget, self.gates, self._gated, loss_at_start)
 
     # What the training loop calls.
 
     def loss(self) -> Tensor:
         """alpha times the computational loss (eq. 3), for the gates of the latest forward in train mode."""
+        self._check_attached("loss()")
         if self.finished:
             return self._scale.detach()
         drawn = self._forward.last
@@ -144,171 +196,79 @@ class Pruner:
         return float(self._loss(self.gates.probabilities[None]))
 
     def step(self, *, lr: float) -> None:
-        """Update the gates (eq. 8), close for good what passes less often than not, and steer towards the target."""
+        """Update the gates (eq. 8), close for good what passes less often than not, and steer towards the target.
+
+        Args:
+            lr: the learning rate of this step of the optimizer.
+        """
         if not lr >= 0:
             raise GatorError(f"lr={lr!r}; expected the learning rate of this step, zero or more")
+        self._check_attached("step()")
         if self.finished:
             return
-        gradient = self._gradient()
+        gradient = mean_gradient_(self.gates, self._scale)
         self.steps_taken += 1
-        if self._controller is not None:
-            self._controller.step += 1
-        if gradient is not None:
-            self._update(gradient, self._rate(lr))
+        if gradient is None:
+            self.steps_skipped += 1
+        else:
+            update_(
+                self.gates, gradient, self._loss.lambda_hat, rate=self._rate(lr), momentum=self.settings.momentum,
+                weight_decay=self.settings.weight_decay,
+            )  # fmt: skip
             self._close()
         if self._controller is not None and not self.finished:
-            self._steer(lr)
+            self._steer(self._controller, lr)
         if self._view is not None:
             self._view.update()
 
+    def _check_attached(self, what: str) -> None:
+        if not is_attached(self._forward):
+            raise GatorError(f"pruner.{what} was called after detach(): the gates are off; make a new Pruner to go on pruning")
+
     def _rate(self, lr: float) -> float:
-        return self.gamma * lr if self._controller is None else self._controller.rate(lr, self.gamma)
+        return self.settings.gamma * lr if self._controller is None else self._controller.rate(lr, self.settings.gamma)
 
-    def _gradient(self) -> Tensor | None:
-        """The mean gradient of the logits over micro-batches and processes; None if a scaler's overflow spoiled it."""
-        logits, scale = self.gates.logits, self._scale
-        if scale.grad is None:
-            raise GatorError(
-                "pruner.step() found no gradient of pruner.loss(): add it to the loss (loss = criterion(...) + pruner.loss()) "
-                "and call loss.backward() before"
-            )
-        gradient = torch.zeros_like(logits) if logits.grad is None else logits.grad
-        both = torch.cat([gradient.detach(), scale.grad.detach()[None]])
-        logits.grad = scale.grad = None
-        if dist.is_available() and dist.is_initialized() and dist.get_world_size() > 1:
-            dist.all_reduce(both)
-            dist.broadcast(both, 0)  # bit for bit the same everywhere, whatever order they were added in
-        if not bool(torch.isfinite(both).all()) or float(both[-1]) == 0:
-            self.steps_skipped += 1
-            return None
-        return both[:-1] / both[-1]
-
-    def _update(self, gradient: Tensor, rate: float) -> None:
-        gates, price = self.gates, self._loss.lambda_hat
-        with torch.no_grad():
-            if self.weight_decay:
-                gradient = gradient + self.weight_decay * gates.logits
-            # Divided by the edge's own price, every edge closes at the same pace (eq. 9). What costs nothing stays.
-            pull = torch.where(price > 0, gradient / price, 0.0)
-            gates.momentum.mul_(self.momentum).add_(pull).mul_(gates.alive & ~gates.held)
-            gates.logits.sub_(rate * gates.momentum)
+    def _steer(self, controller: Controller, lr: float) -> None:
+        if self.steps_taken >= controller.steps:
+            self.project()
+        elif controller.acts_at(self.steps_taken):
+            deciding = self.budget.deciding_score(self.gates.living(), self._scores())
+            self._alpha = controller.alpha(deciding, self._rate(lr), self.steps_taken)
 
     def _close(self) -> None:
-        """Close for good what passes less often than not, as far as the limits and the target allow."""
+        """Close for good what passes less often than not, as far as the budget allows."""
         gates, logits = self.gates, self._scores()
         alive = gates.living()
         if not (alive & (logits < 0) & ~gates.held.cpu().numpy()).any():
             return
-        limits = self._limits
-        after = self._open(alive, logits, limits)
-        while (blamed := blamed_edge(self.graph, alive, after)) is not None:
-            limits = limits.with_one_of(self.graph, self.graph.edges[blamed].name)
-            after = self._open(alive, logits, limits)
-        if self.target is not None and self._cost_near(after) <= self.target:
+        after = self.budget.open_channels(alive, logits, sorted(self._gated))
+        if self.budget.is_met_by(after, alive):
             self.project()
             return
         self._keep_only(after)
         gates.held = torch.from_numpy(after & (logits < 0)).to(gates.logits.device)
 
-    def _cost_near(self, alive: NDArray[np.bool_]) -> float:
-        """What these channels cost. An estimate is made right close to the target: what closes before, closes for good."""
-        assert self.target is not None
-        widths = self.gates.widths(alive)
-        if self.prices.tolerance and not self._looked and self.prices.total(widths) <= _NEAR * self.target:
-            self._looked = True
-            now = self.gates.living()
-            self._priced_as(now, self._measured(now))
-        return self.prices.total(widths)
-
-    def _priced_as(self, alive: NDArray[np.bool_], cost: float) -> None:
-        """From here on by what these channels were measured to cost, where prices can learn from that."""
-        if self.prices.tolerance:
-            self.prices = self.prices.recalibrated(self.gates.widths(alive), cost)
-            self._loss = ComputationalLoss(self.prices, self.gates, self._gated, whole=self._loss.whole)
-
-    def _open(self, alive: NDArray[np.bool_], logits: Scores, limits: Limits) -> NDArray[np.bool_]:
-        """The channels that stay: those that pass more often than not, and as many more as the limits ask for."""
-        after: NDArray[np.bool_] = alive.copy()
-        for index in self._gated:
-            part = self.gates.of_edge(index)
-            wanted = int((alive[part] & (logits[part] >= 0)).sum())
-            fitting = [step for step in limits.widths_down(index, int(alive[part].sum())) if step >= wanted]
-            if fitting:
-                order = np.argsort(np.where(alive[part], logits[part], -np.inf), kind="stable")[::-1]
-                after[part] = False
-                after[part.start + order[: min(fitting)]] = True
-        return after
-
     def _scores(self) -> Scores:
         return self.gates.logits.detach().cpu().double().numpy()
 
     def _keep_only(self, alive: NDArray[np.bool_]) -> None:
-        if (alive == self.gates.living()).all():
-            return
-        self.gates.alive = torch.from_numpy(alive.copy()).to(self.gates.logits.device)
-        self.gates.momentum *= self.gates.alive
+        changed = bool((alive != self.gates.living()).any())
+        if changed:
+            self.gates.alive = torch.from_numpy(alive.copy()).to(self.gates.logits.device)
+            self.gates.momentum *= self.gates.alive
         self._loss.refresh()
-        self._forward.refresh()
-
-    def _deciding_logit(self) -> float:
-        """The logit of the last channel that has to close for the target to be met."""
-        assert self.target is not None
-        alive = self.gates.living()
-        return project(self.graph, self.prices, self._limits, alive, self._scores(), self.target, unit=self.unit).score
-
-    def _check_smallest(self) -> None:
-        """Where costs are estimated, raise now if the smallest network there can be is measured to be above the target."""
-        assert self.target is not None
-        if self.prices.tolerance:
-            alive = smallest(self.graph, self._limits, self.gates.living())
-            widths = self.gates.widths(alive)
-            if self.prices.total(widths) > _FAR * self.target:
-                lowest = self._measured(alive)
-                if lowest > self.target:
-                    raise unreachable(self.target, lowest, self.unit)
-
-    def _steer(self, lr: float) -> None:
-        control = self._controller
-        assert control is not None
-        if control.due:
-            self.project()
-        elif control.step % control.every == 0 or control.step == 1:
-            self.alpha = control.alpha(self._deciding_logit(), self._rate(lr))
+        if changed:
+            self._forward.refresh()
 
     def project(self) -> None:
-        """Close the lowest logits until the target is met exactly, and draw no more gates from here on."""
-        if self.target is None:
-            raise GatorError("project() needs a target; this pruner was given alpha=")
+        """Close the channels with the lowest logits until the target is reached exactly, and draw no more gates."""
         if self.finished:
             return
-        alive, cost = self._projected(self.target)
+        alive, measured = self.budget.projected(self.gates.living(), self._scores())
+        self.budget.settle(alive, measured)
         self._keep_only(alive)
-        if cost is not None:
-            self._priced_as(alive, cost)
         self.gates.held = torch.zeros_like(self.gates.held)
-        self.finished, self._forward.noisy, self.alpha = True, False, 0.0
-
-    def _projected(self, target: float) -> tuple[NDArray[np.bool_], float | None]:
-        """The living channels that meet the target and, where costs are estimated, what they were measured to cost."""
-        scores, living = self._scores(), self.gates.living()
-        return meeting(
-            self.graph,
-            self.prices,
-            lambda wanted: project(self.graph, self.prices, self._limits, living, scores, wanted, unit=self.unit).alive,
-            self._measurable,
-            target,
-            unit=self.unit,
-        )
-
-    def _measured(self, alive: NDArray[np.bool_]) -> float:
-        """What the network with these channels really costs."""
-        widths = self.gates.widths(alive)
-        found = self.prices.measure(self._measurable(self.graph.masks_of(alive)), widths)
-        return self.prices.total(widths) if found is None else found
-
-    def _measurable(self, kept: Mapping[str, Any]) -> nn.Module:
-        """The smaller network in the form that networks are measured in."""
-        return self._cut(kept, keep_class=False, verify=False)
+        self._forward.noisy = False
 
     # What comes out.
 
@@ -320,23 +280,41 @@ class Pruner:
     @property
     def cost_left(self) -> float:
         """What the network costs with the channels that live now, in the unit of the cost."""
-        return self.prices.total(self.gates.widths())
+        return self.budget.cost(self.gates.living())
 
     def cut(self, *, keep_class: bool | None = None) -> nn.Module:
         """The smaller network; the one in training stays as it is, gates included.
 
-        Before a target is met, the network is what meeting it now would leave.
+        Before the target is reached, this is the network that closing the lowest logits now would give; a warning says so.
+
+        Args:
+            keep_class: as in `gator.cut`.
         """
         if self.target is None or self.finished:
             return self._cut(self.kept, keep_class=keep_class)
-        return self._cut(self.graph.masks_of(self._projected(self.target)[0]), keep_class=keep_class)
+        assert self._controller is not None
+        warnings.warn(
+            f"cut() after {self.steps_taken} of {self._controller.steps} steps: the target is not reached yet, so the channels "
+            "to remove are chosen by gates that are not fully trained",
+            stacklevel=2,
+        )
+        alive, _ = self.budget.projected(self.gates.living(), self._scores())
+        return self._cut(self.graph.masks_of(alive), keep_class=keep_class)
 
     def _cut(self, kept: Mapping[str, Any], *, keep_class: bool | None, verify: bool = True) -> nn.Module:
         with gates_off(self._forward):
             return cut(self.model, self.graph, kept, keep_class=keep_class, verify=verify)
 
+    def _measurable(self, kept: Mapping[str, Any]) -> nn.Module:
+        """The smaller network in the form that networks are measured in."""
+        return self._cut(kept, keep_class=False, verify=False)
+
     def shrink_(self, optimizer: Optimizer | None = None) -> None:
-        """Take what is closed out of the network, the gates and the optimizer's state, and go on training."""
+        """Remove closed channels from the network, the gates and the optimizer's state; training goes on.
+
+        Args:
+            optimizer: the optimizer of the network's parameters, if there is one.
+        """
         if not self._forward.kept():
             return
         old_graph, old_forward = self.graph, self._forward
@@ -353,14 +331,12 @@ class Pruner:
             attach(self._forward)
 
     def _take_over(self, old_graph: Hypergraph, forward: GatedForward) -> None:
-        """Gates for the network as it is now, with what the old ones had learned."""
+        """Gates and budget for the network as it is now, with what the old ones had learned."""
         self.graph, old = traced_again(self.model, old_graph), forward.gates
         origin = origin_of(old_graph, self.graph, old)
-        edges = old.edge_of[origin.first[self.graph.starts[:-1]]]  # the old edge of every new one
-        least = [min(int(self._limits.least[i]), edge.width) for i, edge in zip(edges, self.graph.edges, strict=True)]
-        self._limits = Limits(np.array(least, dtype=np.int64), self._limits.round_to)
-        kept = {i for i, edge in enumerate(old_graph.edges) if edge.name in self._keep}
-        self._keep = tuple(edge.name for i, edge in zip(edges, self.graph.edges, strict=True) if int(i) in kept)
+        old_edges = old.edge_of[origin.first[self.graph.starts[:-1]]]  # the old edge of every new one
+        pairs = zip(old_edges, self.graph.edges, strict=True)
+        self.keep = tuple(edge.name for i, edge in pairs if old_graph.edges[int(i)].name in self.keep)
         self._forward = self._gated_forward()
         self._forward.noisy = forward.noisy
         with torch.no_grad():
@@ -368,8 +344,9 @@ class Pruner:
             self.gates.momentum.copy_(origin.carried(old.momentum))
             self.gates.held = origin.carried(old.held.to(old.logits.dtype)) == 1
         with gates_off(self._forward):
-            self.prices = self.cost.restored(self.model, self.graph, self.prices.state_for_cut(self.model, self.graph))
-        self._loss = ComputationalLoss(self.prices, self.gates, self._gated, whole=self._loss.whole)
+            state = self.prices.state_for_cut(self.model, self.graph)
+            prices = self.cost.restored(self.model, self.graph, state)
+        self._use(self.budget.of_cut(self.graph, prices, old_edges), loss_at_start=self._loss.at_start)
 
     def detach(self) -> None:
         """Take the gates off: the model computes as it did before, with all its channels."""
@@ -386,71 +363,9 @@ class Pruner:
         return live_view(self)
 
     def state_dict(self) -> dict[str, Any]:
-        """Everything that is needed to go on: gates, closed channels, momentum, and where the controller is."""
-        return {
-            "format": FORMAT,
-            "unit": self.unit,
-            "edges": {edge.name: edge.width for edge in self.graph.edges},
-            "logits": self.gates.logits.detach().clone(),
-            "alive": self.gates.alive.clone(),
-            "held": self.gates.held.clone(),
-            "momentum": self.gates.momentum.clone(),
-            "least": self._limits.least.tolist(),
-            "keep": list(self._keep),
-            "whole": self._loss.whole,
-            "pricing_state": self.prices.state(),
-            "whole_cost": self.whole_cost,
-            "target": self.target,
-            "alpha": self.alpha,
-            "finished": self.finished,
-            "steps_taken": self.steps_taken,
-            "steps_skipped": self.steps_skipped,
-        }
-
-    def _check_unit(self, state: Mapping[str, Any]) -> None:
-        """Figures of a state must be figures of what is counted here."""
-        unit = state.get("unit", self.unit)
-        if unit != self.unit:
-            raise GatorError(f"the state was saved with a cost in {unit}, this one is in {self.unit}; pass the same cost=")
+        """Everything that is needed to resume: gates, closed channels, momentum, the budget and the position in the run."""
+        return state_of(self)
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Go on from a checkpoint of the same network, cut as it was then. On an error nothing has changed."""
-        missing = [key for key in self.state_dict() if key not in state]
-        if missing:
-            raise GatorError(f"this is not the state of a pruner: it has no {missing[0]!r}")
-        if state["format"] > FORMAT:
-            raise GatorError(f"the state has format {state['format']}, this version reads up to {FORMAT}; upgrade gator")
-        self._check_unit(state)
-        here = [(edge.name, edge.width) for edge in self.graph.edges]
-        for then, now in itertools.zip_longest(state["edges"].items(), here):
-            if then != now:
-                had, has = (f"edge {pair[0]!r} of width {pair[1]}" if pair else "no edge" for pair in (then, now))
-                raise GatorError(
-                    f"the state is of another network: it had {had} where there is {has} here\n"
-                    "  Load the network as it was saved (gator.load after shrink_), make the pruner, then load its state."
-                )
-        if sorted(state["keep"]) != sorted(self._keep):
-            raise GatorError(f"the state was saved with keep={state['keep']}; make the pruner with the same, not {self._keep}")
-        if (self.target is None) != (state["target"] is None):
-            raise GatorError("the state was saved with target= and this pruner has alpha=, or the other way round")
-        prices = self.prices
-        if state["pricing_state"] != prices.state():
-            with gates_off(self._forward):
-                prices = self.cost.restored(self.model, self.graph, state["pricing_state"])
-        device = self.gates.logits.device
-        with torch.no_grad():
-            self.gates.logits.copy_(state["logits"])
-            self.gates.momentum.copy_(state["momentum"])
-        self.gates.alive = state["alive"].to(device).clone()
-        self.gates.held = state["held"].to(device).clone()
-        self._limits = Limits(np.array(state["least"], dtype=np.int64), self._limits.round_to)
-        if prices is not self.prices:
-            self.prices, self._loss = prices, ComputationalLoss(prices, self.gates, self._gated, whole=state["whole"])
-        self._loss.whole, self.whole_cost = state["whole"], state["whole_cost"]
-        self.target, self.alpha, self.finished = state["target"], state["alpha"], state["finished"]
-        self.steps_taken, self.steps_skipped = state["steps_taken"], state["steps_skipped"]
-        if self._controller is not None:
-            self._controller.step = self.steps_taken
-        self._forward.noisy = not self.finished
-        self._loss.refresh()
-        self._forward.refresh()
+        """Resume from a checkpoint of the same network, cut as it was then. On an error nothing has changed."""
+        load_state_(self, state)

@@ -1,8 +1,8 @@
-"""Where gates are multiplied in: once for every reader of an edge, so that "gate 0" is "channel gone" to all of them.
+"""Where gates are multiplied in: once for every reader of an edge, so that a gate of 0 removes the channel for all of them.
 
-A reader is a call that mixes channels: a contraction, or a statistic over them. Of the two sides of a contraction one is
-gated: the weight when a draw holds for the whole batch (nothing the size of an activation is touched), the activation
-when every example has a draw of its own.
+A reader is a call that mixes channels: a contraction, or a statistic over them. One of the two sides of a contraction is
+gated: the weight if a draw holds for the whole batch (no activation is touched), the activation if every example has its own
+draw.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ class Site:
 
 
 def sites_of(graph: Hypergraph, mode: Mode, per: str, gated: frozenset[int]) -> dict[int, list[Site]]:
-    """By call, for one of the graph's programs. `gated` are the edges that have gates."""
+    """The sites of one mode's program, by call. `gated` are the edges that have gates."""
     labelled = graph.of(mode)
     unit_at = np.full(len(graph.roots), -1)
     for root, (edge, unit) in graph.edge_of.items():
@@ -73,7 +73,7 @@ class _Finder:
 
     def sites(self, call: Call) -> Iterator[Site]:
         if self.labelled.choices.get(call.index) == "groups" and call.packet in (*_CONVS, *_TRANSPOSED):
-            return  # whole groups (depthwise): what a closed channel feeds is the same channel
+            return  # whole groups (depthwise): a closed channel feeds only itself
         contracted: dict[Any, list[Site]] = {}
         for read in self.labelled.reads[call.index]:
             site = self._site(call, read.argument, read.axis, read.kind)

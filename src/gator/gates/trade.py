@@ -1,7 +1,7 @@
-"""Trade channels between edges: what is worth least for what it saves goes, what is worth most for what it costs comes back.
+"""Trade channels between edges: close what is least important for what it saves, reopen what is most important for its cost.
 
-Closing by price takes a price for a slope. The times of a device have kinks, and the price of an edge changes with the
-widths of its neighbours; here the whole cost is asked before anything is traded.
+Closing by price assumes that the cost is linear in every width. Measured times have kinks, and the price of an edge changes
+with the widths of its neighbours; here every trade is judged by the cost of the whole network.
 """
 
 from __future__ import annotations
@@ -13,25 +13,26 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gator.cost.prices import Prices
-from gator.gates.project import Alive, Limits, Scores
+from gator.gates.limits import Limits
+from gator.gates.project import Alive, Scores
 from gator.graph.hypergraph import Hypergraph
 
-_RUNGS = (1, 2, 4)  # how far an edge may go at once: behind a kink it may pay again
-_TRIED = 12  # of what could go, in each round
-_QUESTIONS = 2500  # about the whole cost, at most
+_RUNGS = (1, 2, 4)  # how many steps an edge may take at once: beyond a kink it may pay again
+_TRIED = 12  # candidates for closing that are tried in each round
+_QUESTIONS = 2500  # evaluations of the whole cost, at most
 Counts = NDArray[np.int64]
 
 
 def traded(graph: Hypergraph, prices: Prices, limits: Limits, alive: Alive, scores: Scores, budget: float) -> Alive:
     """Living channels that cost no more than the budget and are worth at least what the given ones are.
 
-    Of every edge those with the highest scores live, before and after. Edges that are gone stay away.
+    Of every edge the channels with the highest scores live, before and after. An edge without channels stays without.
     """
     return _Trade(graph, prices, limits, scores, budget).done(alive)
 
 
 class _Trade:
-    """What channels are worth, the widths every edge may have, and how often the cost was asked."""
+    """What channels are worth, the widths every edge may have, and how often the cost was evaluated."""
 
     def __init__(self, graph: Hypergraph, prices: Prices, limits: Limits, scores: Scores, budget: float) -> None:
         self.starts, self.prices, self.budget, self.asked = graph.starts, prices, budget, 0
@@ -65,7 +66,7 @@ class _Trade:
         narrower = [(index, width, *self._change(widths, index, width, cost)) for index, width in self._rungs(widths, -1)]
         wider.sort(key=lambda move: -move[2] / max(move[3], 1e-12))
         narrower.sort(key=lambda move: move[2] / min(move[3], -1e-12))
-        # Some may come back for nothing.
+        # First without closing anything: some channels may fit into the budget as it is.
         given_up = [(-1, widths), *((index, _with(widths, index, width)) for index, width, _, _ in narrower[:_TRIED])]
         for given, trial in given_up:
             left = self._cost(trial)

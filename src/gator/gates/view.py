@@ -1,4 +1,4 @@
-"""What a person sees of a run: a table of the edges, once or live."""
+"""What a user sees of a pruner: a table of the edges, printed once or updated while training goes on."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from gator.cost.budget import shown
+from gator.cost.target import shown
 from gator.errors import MissingExtraError
 
 if TYPE_CHECKING:
@@ -20,18 +20,18 @@ _HEAD: Row = ("edge", "living", "mean pass", "share of cost")
 
 
 def rows_of(pruner: Pruner) -> list[Row]:
-    """One row an edge: name, living of all, mean probability of the living to pass, share of the cost."""
+    """One row per edge: name, living and all channels, mean probability of the living ones to pass, share of the cost."""
     gates = pruner.gates
     widths = gates.widths()
     probabilities = gates.probabilities.cpu().double().numpy()
     alive = gates.living()
     prices = pruner.prices.per_channel(widths) * widths
-    whole = max(float(prices.sum()), 1e-300)
+    total = max(float(prices.sum()), 1e-300)
     rows = []
     for index, edge in enumerate(pruner.graph.edges):
         part = gates.of_edge(index)
         mean = f"{float(np.mean(probabilities[part][alive[part]])):.3f}" if alive[part].any() else "-"
-        rows.append((edge.name, f"{widths[index]}/{edge.width}", mean, f"{prices[index] / whole:.1%}"))
+        rows.append((edge.name, f"{widths[index]}/{edge.width}", mean, f"{prices[index] / total:.1%}"))
     return rows
 
 
@@ -39,7 +39,7 @@ def last_line(pruner: Pruner) -> str:
     text = f"{shown(pruner.cost_left, pruner.unit)} of {shown(pruner.whole_cost, pruner.unit)} left"
     text += f" ({pruner.cost_left / pruner.whole_cost:.1%}), alpha {pruner.alpha:.3g}, step {pruner.steps_taken}"
     if pruner.target is not None:
-        text += f"; target {shown(pruner.target, pruner.unit)}" + (", met" if pruner.finished else "")
+        text += f"; target {shown(pruner.target, pruner.unit)}" + (", reached" if pruner.finished else "")
     return text
 
 
@@ -53,7 +53,7 @@ def summary_table(pruner: Pruner) -> str:
 
 
 class _View:
-    """Draws the table again, at most twice a second."""
+    """Redraws the table, at most twice a second."""
 
     def __init__(self, pruner: Pruner) -> None:
         try:

@@ -89,6 +89,10 @@ class SavedGraph:
             raise GatorError(f"the graph has no edge {name!r}; {hint}")
         return self._by_name[name]
 
+    def index_of(self, name: str) -> int:
+        """The position of an edge in `edges`."""
+        return self.edges.index(self[name])
+
     def __contains__(self, name: str) -> bool:
         return name in self._by_name
 

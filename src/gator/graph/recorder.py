@@ -100,7 +100,9 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
         def apply(cls: Any, *args: Any, **kwargs: Any) -> Any:
             self._inside_function += 1
             try:
-                return original.__func__(cls, *args, **kwargs)
+                # Without gradients it saves nothing for a backward pass, which tensors made in inference mode refuse.
+                with torch.no_grad():
+                    return original.__func__(cls, *args, **kwargs)
             finally:
                 self._inside_function -= 1
 

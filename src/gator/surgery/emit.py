@@ -21,6 +21,7 @@ from gator.errors import CutError
 from gator.graph.call_names import call_names
 from gator.graph.labels import Axis
 from gator.graph.program import BatchInt, Call, Mode, Program, Ref, map_refs
+from gator.private_torch import children_of
 from gator.surgery.fate import Fate, check_connected, decide
 from gator.surgery.layers import Leaf, leaves_of
 from gator.surgery.plan import Mask, Plan
@@ -307,7 +308,7 @@ def is_native(structure: pytree.TreeSpec) -> bool:
         return True
     kind = structure.type
     plain = kind in (tuple, list, dict) or kind is namedtuple or (isinstance(kind, type) and hasattr(kind, "_fields"))
-    return plain and all(is_native(child) for child in structure.children())
+    return plain and all(is_native(child) for child in children_of(structure))
 
 
 def _returns_list(op: Any) -> bool:

@@ -1,1 +1,1 @@
-"""The whole run around the gates: from a recipe to a smaller, fine-tuned network and a folder that holds everything."""
+"""The iterative run around the gates: from a recipe to a smaller, fine-tuned network in a run folder."""

@@ -1,6 +1,7 @@
-"""Where a run is, in one file that appears whole or not at all: networks, gates, optimizer, random numbers, position.
+"""Checkpoints: networks, gates, optimizer, random number generators and position of a run in one file, written atomically.
 
-The last two are kept. Tensors are safetensors under a prefix, all else is JSON in the same file; nothing is pickled.
+The last two checkpoints are kept. Tensors are stored as safetensors under a prefix, everything else as JSON in the same file;
+nothing is pickled.
 """
 
 from __future__ import annotations
@@ -28,7 +29,7 @@ _KEEP = 2
 
 @dataclass(frozen=True)
 class State:
-    """Tensors by name, and what JSON holds about them."""
+    """Tensors by name, and everything else as what JSON can hold."""
 
     tensors: dict[str, Tensor] = field(default_factory=dict)
     content: dict[str, Any] = field(default_factory=dict)
@@ -45,14 +46,14 @@ class State:
 
 
 def write_checkpoint(folder: Path, step: int, state: State) -> Path:
-    """Write it, then forget all but the last two."""
+    """Write a checkpoint, then delete all but the last two."""
     path = folder / f"step-{step:09d}.safetensors"
     metadata = {"gator-run": json.dumps({"format": FORMAT, **state.content})}
     # Two tensors must not share memory in the file; a copy also takes them off the device.
     write_whole(path, {name: tensor.detach().cpu().contiguous().clone() for name, tensor in state.tensors.items()}, metadata)
     for old in checkpoints(folder)[:-_KEEP]:
         old.unlink()
-    for left in folder.glob(".step-*"):  # of a process that was killed while it wrote
+    for left in folder.glob(".step-*"):  # temporary files of a process that was killed while writing
         with contextlib.suppress(FileNotFoundError):
             left.unlink()
     return path
@@ -64,7 +65,7 @@ def checkpoints(folder: Path) -> list[Path]:
 
 
 def read_latest(folder: Path) -> tuple[Path, State] | None:
-    """The newest checkpoint that can be read; None if the run has none yet."""
+    """The newest checkpoint that can be read; None if the run has not written any yet."""
     found, problems = checkpoints(folder), []
     for path in reversed(found):
         try:
@@ -88,20 +89,17 @@ def _read(path: Path) -> State:
     return State(tensors, content)
 
 
-# Parts.
-
-
 def network_state(network: nn.Module) -> State:
     return State(*packed(network))
 
 
 def network_from(state: State, fresh: nn.Module, where: Path) -> nn.Module:
-    """The network that was saved, made from a fresh instance of the original."""
+    """The network that was saved, built from a fresh instance of the original one."""
     return unpacked(state.tensors, state.content, fresh, where)
 
 
 def optimizer_state(optimizer: Optimizer, network: nn.Module) -> State:
-    """Keyed by the names of parameters, in the order the optimizer has them: a network that shrinks may change it."""
+    """The optimizer's state by parameter names, and their order in the optimizer, which shrinking a network may change."""
     names = {parameter: name for name, parameter in network.named_parameters()}
     tensors: dict[str, Tensor] = {}
     order, numbers = [], {}
@@ -132,7 +130,7 @@ def load_optimizer_(optimizer: Optimizer, state: State, network: nn.Module) -> N
 
 
 def mapping_state(values: Mapping[str, Any]) -> State:
-    """A state_dict of tensors and of what JSON can hold."""
+    """The State of a state_dict whose values are tensors or plain data."""
     return State(
         {key: value for key, value in values.items() if isinstance(value, Tensor)},
         {key: value for key, value in values.items() if not isinstance(value, Tensor)},
@@ -144,7 +142,7 @@ def mapping_from(state: State) -> dict[str, Any]:
 
 
 def random_state() -> dict[str, Any]:
-    """Every source of random numbers of this process."""
+    """The states of all random number generators of this process."""
     version, words, gauss = random.getstate()
     name, keys, position, has_gauss, cached = np.random.get_state(legacy=True)  # noqa: NPY002
     return {

@@ -1,4 +1,4 @@
-"""The cost a recipe names, as the pruner takes it, and the conditions that latency is measured under."""
+"""The cost that a recipe names, as an object for the pruner, and the conditions under which latency is measured."""
 
 from __future__ import annotations
 
@@ -10,16 +10,16 @@ from gator.cost.latency.setup import Setup
 from gator.cost.prices import Cost
 from gator.training.recipe import Recipe
 
-_LAYOUTS = ("eager", "compile")  # runtimes that take a network in the layout it has; the others choose their own
+_LAYOUTS = ("eager", "compile")  # runtimes that keep the memory layout of a network; the others choose their own
 
 
 def cost_for(recipe: Recipe, device: str) -> Cost:
-    """Latency is measured as the recipe says; `device` is that of the run."""
+    """The cost to reduce. Latency is measured as [latency] says; `device` is the device of the run."""
     return _latency(recipe, device) if recipe.prune.cost == "latency" else cost_of(recipe.prune.cost)
 
 
 def setup_for(recipe: Recipe, device: str) -> Setup:
-    """How the networks of a run are timed in the end, on this machine, whatever device the table is of."""
+    """The conditions for timing the finished networks: on this machine, even if the latency table is of another device."""
     settings = recipe.latency
     here = replace(settings, runtime="eager", device="auto", other_device=False) if settings.other_device else settings
     return _latency(replace(recipe, latency=here), device).setup

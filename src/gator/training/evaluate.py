@@ -1,4 +1,4 @@
-"""Accuracy on test data, and fresh batch-norm statistics for a network that has just been cut."""
+"""Accuracy on test data, and new batch-norm statistics for a network that has just been cut."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ from gator.training.processes import Processes
 from gator.zoo.data import Loader
 
 
-def answers(output: Any) -> Tensor:
-    """The class scores in what a network returns: a tensor, the first of several, or `.logits`."""
+def class_scores(output: Any) -> Tensor:
+    """The class scores in the output of a network: the tensor itself, the first of a sequence, or `.logits`."""
     found = getattr(output, "logits", output)
     found = found[0] if isinstance(found, Sequence) else found
     if not isinstance(found, Tensor):
@@ -25,40 +25,40 @@ def answers(output: Any) -> Tensor:
     return found
 
 
-def check_answers(scores: Tensor, labels: Tensor) -> None:
-    """Raise if there are labels the network has no score for."""
+def check_scores(scores: Tensor, labels: Tensor) -> None:
+    """Raise a RunError if a label has no score."""
     largest = int(labels.max())
     if scores.ndim != 2 or largest >= scores.shape[1]:
         raise RunError(
-            f"the network gives answers of shape {tuple(scores.shape)}, but the data has labels up to {largest}\n"
-            "  One row an example and one score a class are needed: change the network's last layer, or the data."
+            f"the network's output has shape {tuple(scores.shape)}, but the data has labels up to {largest}\n"
+            "  It must have one row per example and one score per class: change the network's last layer, or the data."
         )
 
 
-def placed(x: Tensor, device: torch.device, channels_last: bool) -> Tensor:
+def to_device(x: Tensor, device: torch.device, channels_last: bool) -> Tensor:
     x = x.to(device, non_blocking=True)
     return x.contiguous(memory_format=torch.channels_last) if channels_last and x.ndim == 4 else x
 
 
 @torch.no_grad()
 def evaluate(network: nn.Module, loader: Loader, processes: Processes, *, channels_last: bool) -> tuple[float, float]:
-    """Accuracy in percent and mean loss over all processes' test data."""
-    was = network.training
+    """Accuracy in percent and mean loss on the test data, over all processes."""
+    was_training = network.training
     network.eval()
     right = loss = seen = 0.0
     try:
         for x, y in loader.batches(0):
             y = y.to(processes.device)
-            with processes.autocast():
-                scores = answers(network(placed(x, processes.device, channels_last))).float()
+            with processes.precision.autocast():
+                scores = class_scores(network(to_device(x, processes.device, channels_last))).float()
             if not seen:
-                check_answers(scores, y)
+                check_scores(scores, y)
             right += float((scores.argmax(1) == y).sum())
             loss += float(functional.cross_entropy(scores, y, reduction="sum"))
             seen += len(y)
     finally:
-        network.train(was)
-    right, loss, seen = processes.total([right, loss, seen])
+        network.train(was_training)
+    right, loss, seen = processes.sums([right, loss, seen])
     if not seen:
         raise RunError("there is no test data to evaluate on")
     return 100 * right / seen, loss / seen
@@ -66,7 +66,10 @@ def evaluate(network: nn.Module, loader: Loader, processes: Processes, *, channe
 
 @torch.no_grad()
 def recalibrate_(network: nn.Module, loader: Loader, processes: Processes, *, batches: int, channels_last: bool) -> None:
-    """Mean and variance of every batch norm over so many training batches; a cut leaves those of the larger network."""
+    """Recompute mean and variance of every batch norm over this many training batches.
+
+    Right after a cut they are still those of the larger network.
+    """
     norms = [m for m in network.modules() if isinstance(m, _BatchNorm) and m.track_running_stats]
     if not norms or not batches:
         return
@@ -74,27 +77,27 @@ def recalibrate_(network: nn.Module, loader: Loader, processes: Processes, *, ba
         left, epoch = batches, 0
         while left > 0:
             for x, _ in loader.batches(epoch):
-                with processes.autocast():
-                    network(placed(x, processes.device, channels_last))
+                with processes.precision.autocast():
+                    network(to_device(x, processes.device, channels_last))
                 left -= 1
                 if left <= 0:
                     break
             epoch += 1
-    processes.same_buffers_(network)
+    processes.broadcast_buffers_(network)
 
 
 @contextmanager
 def _averaging(network: nn.Module, norms: Sequence[_BatchNorm]) -> Iterator[None]:
-    """Batch norms that average from scratch; all else (dropout, say) as in use."""
-    was, momenta = network.training, [norm.momentum for norm in norms]
+    """Inside, batch norms start anew and average over all batches; other layers (dropout, for example) are in eval mode."""
+    was_training, momenta = network.training, [norm.momentum for norm in norms]
     network.eval()
     try:
         for norm in norms:
             norm.reset_running_stats()
-            norm.momentum = None  # a plain mean over all batches
+            norm.momentum = None  # the cumulative mean over all batches
             norm.train()
         yield
     finally:
         for norm, momentum in zip(norms, momenta, strict=True):
             norm.momentum = momentum
-        network.train(was)
+        network.train(was_training)

@@ -1,7 +1,7 @@
-"""The folder of a run: what was asked for, where it ran, what happened, and what came out.
+"""The folder of a run, which is enough to repeat or resume the run.
 
-recipe.toml, environment.json, metrics.jsonl, events (TensorBoard), checkpoints, dense and round-N.safetensors, result.json
-and result.txt.
+It holds recipe.toml, environment.json, metrics.jsonl, events (TensorBoard), checkpoints, dense.safetensors, one
+round-N.safetensors per round, result.json and result.txt.
 """
 
 from __future__ import annotations
@@ -25,11 +25,11 @@ from gator.training.reading import as_mapping, differing_keys, read_recipe, reci
 from gator.training.recipe import Recipe
 from gator.training.watch import Moment
 
-_PACKAGES = ("torch-gator", "torch", "numpy", "safetensors", "accelerate", "torchvision", "timm", "transformers", "onnxruntime")
+_PACKAGES = ("torch-gator", "torch", "numpy", "safetensors", "torchvision", "timm", "transformers", "onnxruntime")
 
 
 class RunFolder:
-    """Paths of one run, and the files in it that grow."""
+    """The paths in a run folder, and the files that are appended to."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -42,24 +42,24 @@ class RunFolder:
 
     @classmethod
     def new(cls, path: Path, recipe: Recipe, environment: dict[str, Any]) -> RunFolder:
-        """A folder that holds nothing else yet."""
+        """Create the folder of a new run; it must not exist yet, or be empty."""
         if path.exists() and (not path.is_dir() or any(path.iterdir())):
-            raise RunError(f"{path} is there already; choose another folder, or go on with it: gator prune --resume {path}")
+            raise RunError(f"{path} exists already; choose another folder, or resume its run: gator prune --resume {path}")
         folder = cls(path)
         try:
             folder.checkpoints.mkdir(parents=True, exist_ok=True)
             (path / "environment.json").write_text(json.dumps(environment, indent=2) + "\n")
             folder.metrics.touch()
-            _write(folder.recipe_file, recipe_text(recipe))  # last: with it the folder is a run
+            _write(folder.recipe_file, recipe_text(recipe))  # last: it marks the folder of a run
         except (OSError, FileError) as error:
-            raise RunError(f"cannot make the run folder {path}: {error}") from error
+            raise RunError(f"cannot create the run folder {path}: {error}") from error
         return folder
 
     @classmethod
     def of_run(cls, path: Path) -> RunFolder:
         folder = cls(path)
         if not folder.recipe_file.is_file():
-            raise RunError(f"{path} is not the folder of a run: it has no recipe.toml")
+            raise RunError(f"{path} is not a run folder: it has no recipe.toml")
         return folder
 
     def recipe(self) -> Recipe:
@@ -69,7 +69,7 @@ class RunFolder:
         return self.path / f"round-{number + 1}.safetensors"
 
     def record(self, moment: Moment, total_steps: int) -> None:
-        """One line a moment, and the same as curves."""
+        """Append a line to metrics.jsonl, and the same values to the TensorBoard events."""
         line = {"total_steps": total_steps, **moment.as_json()}
         with self.metrics.open("a") as file:
             file.write(json.dumps(line) + "\n")
@@ -90,15 +90,15 @@ class RunFolder:
         return self._events
 
     def finish(self, result: dict[str, Any], table: str) -> None:
-        """The table, for people and for programs; with it the run is finished."""
+        """Write result.txt and, last, result.json, which marks the run as finished."""
         _write(self.path / "result.txt", f"{table}\n")
         _write(self.result, json.dumps(result, indent=2) + "\n")
 
     def metrics_bytes(self) -> int:
         return self.metrics.stat().st_size
 
-    def forget_metrics_after(self, size: int) -> None:
-        """What a killed run wrote after its last checkpoint will be written again."""
+    def truncate_metrics(self, size: int) -> None:
+        """Drop the lines that were written after the last checkpoint: the resumed run writes them again."""
         try:
             with self.metrics.open("r+b") as file:
                 file.truncate(min(size, self.metrics_bytes()))
@@ -111,7 +111,7 @@ class RunFolder:
 
 
 class _NoEvents:
-    """Where TensorBoard is not installed; metrics.jsonl has the same figures."""
+    """Used if TensorBoard is not installed; metrics.jsonl has the same values."""
 
     def add_scalar(self, *_: Any) -> None: ...
 
@@ -134,7 +134,7 @@ def next_free(parent: Path, name: str) -> Path:
 
 
 def environment(recipe: Recipe, device: str, processes: int) -> dict[str, Any]:
-    """Everything outside the recipe that a result may depend on."""
+    """Everything besides the recipe that a result may depend on."""
     versions = {}
     for package in _PACKAGES:
         try:
@@ -159,7 +159,7 @@ def environment(recipe: Recipe, device: str, processes: int) -> dict[str, Any]:
 
 
 def _git() -> dict[str, Any] | None:
-    """The commit the run was started from, and whether files had changed since."""
+    """The commit that is checked out in the working directory, and whether there are uncommitted changes."""
 
     def git(*args: str) -> str:
         return subprocess.run(["git", *args], capture_output=True, text=True, check=True, timeout=10).stdout.strip()
@@ -171,11 +171,11 @@ def _git() -> dict[str, Any] | None:
 
 
 def check_same_recipe(saved: dict[str, Any], recipe: Recipe, path: Path) -> None:
-    """A checkpoint goes on with the recipe it was made with. Only settings of [run] may differ."""
+    """Raise a RunError unless a checkpoint was written with this recipe; settings of [run] other than precision may differ."""
     here = as_mapping(recipe)
     changed = [key for key in differing_keys(saved, here) if not key.startswith("run.") or key == "run.precision"]
     if changed:
         raise RunError(
-            f"{path} is a checkpoint of another recipe: {', '.join(changed)} differ\n"
-            "  Undo the change in recipe.toml to go on, or start a new run with the new recipe."
+            f"{path} was written with another recipe; these keys differ: {', '.join(changed)}\n"
+            "  Undo the change in recipe.toml to resume, or start a new run with the new recipe."
         )

@@ -1,4 +1,4 @@
-"""One phase of training, step by step: the same loop for the dense network, the gated one and the cut one."""
+"""The training loop of one phase; the dense, the gated and the cut network are all trained by it."""
 
 from __future__ import annotations
 
@@ -17,24 +17,24 @@ from torch.optim import SGD, AdamW, Optimizer
 
 from gator.errors import RunError
 from gator.gates.pruner import Pruner
-from gator.training.evaluate import answers, check_answers, placed
+from gator.training.evaluate import check_scores, class_scores, to_device
 from gator.training.processes import Processes
 from gator.training.recipe import Phase, Recipe
 from gator.training.schedule import learning_rate
 from gator.training.watch import Moment
 from gator.zoo.data import Loader
 
-_WORTH_IT = 0.05  # of the cost of the network as it is
+_LEAST_SAVING = 0.05  # as a share of the network's present cost; a smaller one is not worth the rebuilding
 
 
 @dataclass
 class Position:
-    """Where a phase is: whole epochs, steps of the next one, and what its loss adds up to so far."""
+    """How far a phase is: finished epochs, steps of the current one, and the sum of their losses."""
 
     epoch: int = 0
     step: int = 0
     loss: float = 0.0
-    seconds: float = 0.0  # of training, over all starts
+    seconds: float = 0.0  # of training, over all resumptions
 
 
 def optimizer_for(phase: Phase, parameters: list[nn.Parameter]) -> Optimizer:
@@ -45,7 +45,7 @@ def optimizer_for(phase: Phase, parameters: list[nn.Parameter]) -> Optimizer:
 
 
 class Loop:
-    """Trains one network through one phase. What happens between steps and epochs is the caller's."""
+    """Trains one network for one phase. The caller evaluates and writes checkpoints, between steps and epochs."""
 
     def __init__(
         self, recipe: Recipe, kind: str, phase: Phase, number: int, network: nn.Module, optimizer: Optimizer, loader: Loader,
@@ -57,19 +57,19 @@ class Loop:
         self.position = Position()
         self._recipe, self._loader, self._processes = recipe, loader, processes
         self._first_epoch, self._channels = first_epoch, channels
-        self._called = self._apart = network
+        self._called = self._parallel = network
         self.wrap()
 
     def shrink(self) -> None:
-        """Take what is closed out of the network, if it is worth it; a network remembers every cut, and replays it when loaded.
+        """Remove closed channels from the network, if that reduces its cost by enough.
 
-        What was wrapped around the network holds the old shapes, so it goes first.
+        The wrappers around the network hold the old shapes, so they are dropped before and made anew.
         """
         assert self.pruner is not None
         whole = self.pruner.prices.total([edge.width for edge in self.pruner.graph.edges])
-        if self.pruner.cost_left > (1 - _WORTH_IT) * whole:
+        if self.pruner.cost_left > (1 - _LEAST_SAVING) * whole:
             return
-        self._called = self._apart = self.network
+        self._called = self._parallel = self.network
         if self._recipe.run.compile:
             torch.compiler.reset()
         gc.collect()
@@ -77,10 +77,10 @@ class Loop:
         self.wrap()
 
     def wrap(self) -> None:
-        """Make what is called in training from the network as it is now."""
-        called = self._processes.wrapped(self.network, channels_may_go=self.pruner is not None)
+        """Wrap the network for training: averaged gradients if there are several processes, and torch.compile if asked for."""
+        called = self._processes.data_parallel(self.network, some_unused=self.pruner is not None)
         self._called = torch.compile(called) if self._recipe.run.compile else called  # type: ignore[assignment]
-        self._apart = called
+        self._parallel = called
 
     @property
     def steps_an_epoch(self) -> int:
@@ -95,7 +95,7 @@ class Loop:
         return learning_rate(self.phase, self.steps_taken, self.steps_an_epoch)
 
     def epoch(self, after_step: Callable[[], None]) -> None:
-        """Go to the end of the epoch; `after_step` is called between steps."""
+        """Train to the end of the current epoch; `after_step` is called after every step but the last."""
         self.network.train()
         at, total = self.position, self.steps_an_epoch
         batches = self._batches()
@@ -103,7 +103,7 @@ class Loop:
             began = time.monotonic()
             batch = next(batches, None)
             if batch is None:
-                raise RunError(f"the training data ended after {at.step} batches of an epoch; it said it had {total}")
+                raise RunError(f"the training loader gave {at.step} batches in an epoch, but its length is {total}")
             at.loss += self._step(*batch)
             at.step += 1
             at.seconds += time.monotonic() - began
@@ -115,26 +115,27 @@ class Loop:
         at.epoch, at.step, at.loss = at.epoch + 1, 0, 0.0
 
     def _batches(self) -> Iterator[tuple[Tensor, Tensor]]:
-        # Every phase and round has epochs of its own, so that no order of examples comes twice.
+        # Epochs are numbered differently in every phase and round, so that no order of examples is repeated.
         return self._loader.batches(self._first_epoch + self.position.epoch, start=self.position.step)
 
-    def _step(self, x: Tensor, y: Tensor) -> float:
+    def _step(self, batch: Tensor, targets: Tensor) -> float:
         lr, processes = self.lr, self._processes
         for group in self.optimizer.param_groups:
             group["lr"] = lr
-        size = self._recipe.data.sub_batch or len(x)
-        parts = list(zip(torch.split(x, size), torch.split(y, size), strict=True))
+        size = self._recipe.data.sub_batch or len(batch)
+        parts = list(zip(torch.split(batch, size), torch.split(targets, size), strict=True))
         total = 0.0
         for index, (images, labels) in enumerate(parts):
             last = index == len(parts) - 1
-            with nullcontext() if last else processes.apart(self._apart):
-                loss = self._loss(placed(images, processes.device, self._recipe.run.channels_last), labels.to(processes.device))
-                total += self._checked(float(loss.detach()) / len(parts), lr)
+            with nullcontext() if last else processes.no_sync(self._parallel):
+                x = to_device(images, processes.device, self._recipe.run.channels_last)
+                loss = self._loss(x, labels.to(processes.device))
+                total += self._finite(float(loss.detach()) / len(parts), lr)
                 if self.pruner is not None:
                     loss = loss + self.pruner.loss()
-                processes.backward(loss / len(parts))
+                processes.precision.backward(loss / len(parts))
         parameters = list(itertools.chain.from_iterable(group["params"] for group in self.optimizer.param_groups))
-        processes.update(self.optimizer, parameters, self.phase.clip)
+        processes.precision.step(self.optimizer, parameters, clip=self.phase.clip)
         self.optimizer.zero_grad()
         if self.pruner is not None:
             self.pruner.step(lr=lr)
@@ -142,23 +143,23 @@ class Loop:
 
     def _loss(self, x: Tensor, y: Tensor) -> Tensor:
         phase = self.phase
-        with self._processes.autocast():
-            scores = answers(self._called(x)).float()
+        with self._processes.precision.autocast():
+            scores = class_scores(self._called(x)).float()
             if self.steps_taken == 0:
-                check_answers(scores, y)
+                check_scores(scores, y)
             loss = functional.cross_entropy(scores, y, label_smoothing=phase.label_smoothing)
             if self.teacher is None:
                 return loss
             with torch.no_grad():
-                wanted = answers(self.teacher(x)).float()
+                wanted = class_scores(self.teacher(x)).float()
         t = phase.temperature
-        apart = functional.kl_div(
+        divergence = functional.kl_div(
             (scores / t).log_softmax(1), (wanted / t).log_softmax(1), reduction="batchmean", log_target=True
         )
-        return (1 - phase.distill) * loss + phase.distill * t * t * apart
+        return (1 - phase.distill) * loss + phase.distill * t * t * divergence
 
-    def _checked(self, loss: float, lr: float) -> float:
-        """The loss itself, if it is a number."""
+    def _finite(self, loss: float, lr: float) -> float:
+        """The loss itself; raises a LossError if it is infinite or not a number."""
         if not math.isfinite(loss):
             raise LossError(
                 f"the loss is {loss} at step {self.steps_taken + 1} of {self.kind} (epoch {self.position.epoch + 1}), "
@@ -167,7 +168,7 @@ class Loop:
         return loss
 
     def moment(self, accuracy: float | None = None, test_loss: float | None = None) -> Moment:
-        """How things stand after the latest step."""
+        """The figures after the latest step."""
         at, pruner = self.position, self.pruner
         last = max(self.steps_taken - 1, 0)
         return Moment(
@@ -191,4 +192,4 @@ class Loop:
 
 
 class LossError(RunError):
-    """The loss is no number any more."""
+    """A non-finite loss."""

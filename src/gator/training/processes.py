@@ -1,133 +1,116 @@
-"""Devices, processes and precision, by way of Accelerate: one CPU, or many GPUs on many nodes, for the same code."""
+"""The processes of a run and the device of this one, with torch.distributed: one CPU, or many GPUs on many nodes.
+
+Several processes are started by `torchrun`, `accelerate launch` or any launcher that sets RANK, WORLD_SIZE, LOCAL_RANK,
+MASTER_ADDR and MASTER_PORT. A process group that exists already is used as it is.
+"""
 
 from __future__ import annotations
 
+import itertools
+import os
 from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
 import torch
-from torch import Tensor, nn
 from torch import distributed as dist
+from torch import nn
+from torch.distributed import PrefixStore  # type: ignore[attr-defined]
+from torch.distributed.rendezvous import rendezvous
 from torch.nn.parallel import DistributedDataParallel
-from torch.optim import Optimizer
 
-from gator.errors import MissingExtraError, RecipeError
+from gator.errors import RecipeError
+from gator.training.precision import Precision
 from gator.training.recipe import RunSettings
+
+_groups_so_far = itertools.count()
 
 
 class Processes:
-    """This process among the others. `close` gives back what was taken."""
+    """This process among the others of the run. `close` restores what was changed for the run."""
 
     def __init__(self, settings: RunSettings) -> None:
-        try:
-            import accelerate
-        except ImportError as error:
-            raise MissingExtraError("a run needs Accelerate; pip install 'torch-gator[train]'") from error
-        here = {"cuda": torch.cuda.is_available(), "mps": torch.backends.mps.is_available()}
-        if settings.device not in ("auto", "cpu", "cuda", "mps"):
-            raise RecipeError(f"run.device = {settings.device!r}; expected 'auto', 'cpu', 'cuda' or 'mps'")
-        if not here.get(settings.device, True):
-            raise RecipeError(f"run.device = {settings.device!r}, but torch sees no such device here; use 'auto' or 'cpu'")
-        cpu = settings.device == "cpu" or not any(here.values())
-        if settings.precision == "fp16" and cpu:
-            raise RecipeError("run.precision = 'fp16' needs a GPU; on the CPU use 'bf16' or 'no'")
-        self._group_is_ours = not dist.is_initialized()
-        self._accelerator = accelerate.Accelerator(cpu=cpu, mixed_precision=settings.precision)
+        existing = dist.is_initialized()
+        self.count = dist.get_world_size() if existing else int(os.environ.get("WORLD_SIZE", 1))
+        self.rank = dist.get_rank() if existing else int(os.environ.get("RANK", 0))
+        self.device = _device(settings, self.count, int(os.environ.get("LOCAL_RANK", self.rank)))
+        self.precision = Precision(settings.precision, self.device)
+        self._group_is_ours = self.count > 1 and not existing
+        if self.device.index is not None:
+            torch.cuda.set_device(self.device)
+        if self._group_is_ours:
+            _init_process_group("nccl" if self.device.type == "cuda" else "gloo")
         self._threads = torch.get_num_threads()
         if settings.threads:
             torch.set_num_threads(settings.threads)
 
     @property
-    def device(self) -> torch.device:
-        device: torch.device = self._accelerator.device
-        return device
-
-    @property
-    def count(self) -> int:
-        return int(self._accelerator.num_processes)
-
-    @property
-    def rank(self) -> int:
-        return int(self._accelerator.process_index)
-
-    @property
-    def first(self) -> bool:
-        """Whether this process is the one that writes files."""
+    def is_rank_zero(self) -> bool:
+        """Whether this is the process that writes files and reports progress."""
         return self.rank == 0
 
-    def wrapped(self, network: nn.Module, *, channels_may_go: bool) -> nn.Module:
-        """The network as it is called in training: with gradients averaged over all processes."""
+    def data_parallel(self, network: nn.Module, *, some_unused: bool) -> nn.Module:
+        """The network to call in training, such that gradients are averaged over all processes.
+
+        `some_unused`: parameters may get no gradient in a step, because the channels they belong to are closed.
+        """
         if self.count == 1:
             return network
         ids = [self.device.index] if self.device.type == "cuda" else None
-        return DistributedDataParallel(network, device_ids=ids, find_unused_parameters=channels_may_go)
+        return DistributedDataParallel(network, device_ids=ids, find_unused_parameters=some_unused)
 
-    def autocast(self) -> AbstractContextManager[Any]:
-        context: AbstractContextManager[Any] = self._accelerator.autocast()
-        return context
-
-    def apart(self, network: nn.Module) -> AbstractContextManager[Any]:
-        """Gradients inside are added up here and exchanged later."""
+    def no_sync(self, network: nn.Module) -> AbstractContextManager[Any]:
+        """Inside, gradients are accumulated in this process; the next backward pass outside averages them."""
         return network.no_sync() if isinstance(network, DistributedDataParallel) else nullcontext()
 
-    def backward(self, loss: Tensor) -> None:
-        # Not Accelerate's own, which divides by an accumulation that its launcher may have set: the loop does that.
-        scaler = self._accelerator.scaler
-        (loss if scaler is None else scaler.scale(loss)).backward()
-
-    def update(self, optimizer: Optimizer, parameters: list[nn.Parameter], clip: float) -> None:
-        """One step of the optimizer; where the loss was scaled, an overflow leaves it out."""
-        scaler = self._accelerator.scaler
-        if clip:
-            if scaler is not None:
-                scaler.unscale_(optimizer)
-            nn.utils.clip_grad_norm_(parameters, clip)
-        if scaler is None:
-            optimizer.step()
-        else:
-            scaler.step(optimizer)
-            scaler.update()
-
-    def scaler_state(self) -> dict[str, Any]:
-        scaler = self._accelerator.scaler
-        return {} if scaler is None else dict(scaler.state_dict())
-
-    def load_scaler_(self, state: dict[str, Any]) -> None:
-        if state and self._accelerator.scaler is not None:
-            self._accelerator.scaler.load_state_dict(state)
-
-    def total(self, values: list[float]) -> list[float]:
-        """Sums over all processes."""
+    def sums(self, values: list[float]) -> list[float]:
+        """Each value summed over all processes."""
         if self.count == 1:
             return values
         tensor = torch.tensor(values, dtype=torch.float64 if self.device.type == "cpu" else torch.float32, device=self.device)
         dist.all_reduce(tensor)
         return [float(value) for value in tensor.tolist()]
 
-    def gathered(self, value: Any) -> list[Any]:
-        """What every process has, in the order of ranks."""
+    def gather(self, value: Any) -> list[Any]:
+        """The values of all processes, in the order of their ranks."""
         if self.count == 1:
             return [value]
         found: list[Any] = [None] * self.count
         dist.all_gather_object(found, value)
         return found
 
-    def same_buffers_(self, network: nn.Module) -> None:
-        """Running statistics differ from process to process; those of the first count."""
+    def broadcast_buffers_(self, network: nn.Module) -> None:
+        """Give every process the buffers of rank 0: running statistics differ from process to process."""
         if self.count > 1:
             for buffer in network.buffers():
                 dist.broadcast(buffer, 0)
 
-    def wait(self) -> None:
-        self._accelerator.wait_for_everyone()
-
     def close(self) -> None:
-        """Forget the precision and the number of threads, so that another run in this process may have others; and part from
-        the other processes in good order, if it was this run that met them."""
-        from accelerate.state import AcceleratorState
-
+        """Restore the number of threads, and destroy the process group if this run created it."""
         torch.set_num_threads(self._threads)
-        ours = self._group_is_ours and dist.is_initialized()
-        AcceleratorState._reset_state(reset_partial_state=ours or self.count == 1)
-        if ours:
+        if self._group_is_ours and dist.is_initialized():
             dist.destroy_process_group()
+
+
+def _init_process_group(backend: str) -> None:
+    """As dist.init_process_group(backend), but a second run in the same processes works as well.
+
+    torch leaves the keys of a destroyed group in the store of the launcher, where the next group would find the addresses of
+    closed connections; so every group gets a prefix of its own.
+    """
+    store, rank, count = next(rendezvous("env://"))
+    own = PrefixStore(f"gator-{next(_groups_so_far)}", store)
+    dist.init_process_group(backend, store=own, rank=rank, world_size=count)
+
+
+def _device(settings: RunSettings, count: int, local_rank: int) -> torch.device:
+    """The device of this process; a GPU of its own where there are several processes."""
+    available = {"cuda": torch.cuda.is_available(), "mps": torch.backends.mps.is_available() and count == 1, "cpu": True}
+    kind = next(name for name, found in available.items() if found) if settings.device == "auto" else settings.device
+    if not available[kind]:
+        found = "but MPS runs one process only" if kind == "mps" and count > 1 else "but torch finds no such device here"
+        raise RecipeError(f"run.device = {kind!r}, {found}; use 'auto' or 'cpu'")
+    if settings.precision == "fp16" and kind == "cpu":
+        raise RecipeError("run.precision = 'fp16' needs a GPU; on the CPU use 'bf16' or 'no'")
+    if kind == "cuda" and count > 1:
+        return torch.device("cuda", local_rank % torch.cuda.device_count())
+    return torch.device(kind)

@@ -1,6 +1,6 @@
-"""Recipes from TOML and back. A key that is not known or a value of another type is an error that names the key.
+"""`read_recipe`: recipes from TOML and back. An unknown key or a value of the wrong type is an error that names the key.
 
-Keys are checked against the dataclasses of recipe.py, which are the only list of them.
+Keys and types are checked against the dataclasses of recipe.py, which are the only list of them.
 """
 
 from __future__ import annotations
@@ -18,7 +18,8 @@ from typing import Any, TypeVar
 
 from gator.errors import MissingExtraError, RecipeError
 from gator.suggest import did_you_mean
-from gator.training.recipe import Recipe, check
+from gator.training.recipe import Recipe
+from gator.training.recipe_check import check, listed
 
 SHIPPED = Path(__file__).parent.parent / "recipes"
 DEFAULT = "digits"
@@ -26,13 +27,25 @@ T = TypeVar("T")
 
 
 def read_recipe(source: str | os.PathLike[str] = DEFAULT, changes: Iterable[str] = ()) -> Recipe:
-    """The recipe of a file, or a shipped one by its name, with changes such as "prune.target=0.4"."""
+    """Read a recipe from a TOML file.
+
+    source: the path of a file, or the name of a recipe that comes with Gator ("digits", "cifar10-resnet56-flops", ...).
+    changes: keys to change, each as "key=value" with the value in TOML, for example "prune.target=0.4"; a string needs no
+    quotes. A change of prune.target removes prune.alphas, and the other way round.
+
+    Returns a `gator.Recipe`. Raises `gator.RecipeError`, which names the key, if there is no such recipe, if a key is unknown
+    or missing, or if a value has the wrong type or is out of range.
+
+    >>> recipe = gator.read_recipe("digits", ["prune.target=0.4", "data.batch=32"])
+    >>> recipe.prune.target, recipe.data.batch
+    (0.4, 32)
+    """
     path = Path(source)
     if not path.is_file():
         shipped = SHIPPED / f"{source}.toml"
         if not shipped.is_file():
             names = sorted(p.stem for p in SHIPPED.glob("*.toml"))
-            raise RecipeError(f"there is no recipe {str(source)!r}: neither a file, nor one of {', '.join(names)}")
+            raise RecipeError(f"there is no recipe {str(source)!r}: it is neither a file nor one of {', '.join(names)}")
         path = shipped
     try:
         return recipe_from_text(path.read_text(encoding="utf-8"), changes)
@@ -76,12 +89,12 @@ def _change(content: dict[str, Any], change: str) -> None:
     for part in parts[:-1]:
         inner = content.setdefault(part, {})
         if not isinstance(inner, dict):
-            raise RecipeError(f"--set {change!r}: {part} is a value, not a table")
+            raise RecipeError(f"--set {change!r}: {part} is a single value, not a table")
         content = inner
     content[parts[-1]] = value
     other = {"target": "alphas", "alphas": "target"}.get(parts[-1])
     if parts[:-1] == ["prune"] and other:
-        content.pop(other, None)  # one replaces the other
+        content.pop(other, None)  # a recipe has one of the two
 
 
 def _made(kind: type[T], content: Any, path: str) -> T:
@@ -94,7 +107,7 @@ def _made(kind: type[T], content: Any, path: str) -> T:
             raise RecipeError(f"{path}{key} is not a key; {_hint(path, key, Recipe)}")
     for name, field in fields.items():
         if name not in content and field.default is dataclasses.MISSING and field.default_factory is dataclasses.MISSING:
-            raise RecipeError(f"{path}{name} is missing: {_described(hints[name])} is needed there")
+            raise RecipeError(f"{path}{name} is missing; expected {_described(hints[name])}")
     return kind(**{key: _value(hints[key], value, f"{path}{key}") for key, value in content.items()})
 
 
@@ -123,31 +136,42 @@ def _value(hint: Any, value: Any, key: str) -> Any:
             raise RecipeError(f"{key} = {value!r}; expected {_described(hint)}")
         inner = typing.get_args(hint)[0]
         return tuple(_value(inner, item, key) for item in value)
-    for kind in typing.get_args(hint) if isinstance(hint, types.UnionType) else (hint,):
+    for kind in _alternatives(hint):
         if kind is float and type(value) in (int, float):
             if not math.isfinite(value):
                 raise RecipeError(f"{key} = {value}; expected a finite number")
             return float(value)
-        if type(value) is kind:
+        if type(value) is kind or (typing.get_origin(kind) is typing.Literal and value in typing.get_args(kind)):
             return value
-    raise RecipeError(f"{key} = {value!r}; expected {_described(hint)}, found {_WORDS.get(type(value), type(value).__name__)}")
+    raise RecipeError(f"{key} = {value!r}; expected {_described(hint)}")
 
 
-_WORDS: dict[Any, str] = {
-    int: "a whole number", float: "a number", str: "a string", bool: "true or false", list: "a list", dict: "a table"
-}  # fmt: skip
+def _alternatives(hint: Any) -> tuple[Any, ...]:
+    """The members of a union, without None; otherwise the type itself."""
+    if typing.get_origin(hint) in (types.UnionType, typing.Union):  # the second if a Literal is among them
+        return tuple(kind for kind in typing.get_args(hint) if kind is not type(None))
+    return (hint,)
+
+
+_NOUNS: dict[Any, str] = {int: "integer", float: "number", str: "string"}
 
 
 def _described(hint: Any) -> str:
+    if dataclasses.is_dataclass(hint):
+        return "a table"
     if typing.get_origin(hint) is tuple:
-        return f"a list of {_WORDS[typing.get_args(hint)[0]].removeprefix('a ')}s"
-    if isinstance(hint, types.UnionType):
-        return " or ".join(_WORDS[kind] for kind in typing.get_args(hint) if kind is not type(None))
-    return "a table" if dataclasses.is_dataclass(hint) else _WORDS[hint]
+        return f"a list of {_NOUNS[typing.get_args(hint)[0]]}s"
+    return " or ".join(_described_one(kind) for kind in _alternatives(hint))
+
+
+def _described_one(kind: Any) -> str:
+    if typing.get_origin(kind) is typing.Literal:
+        return listed(typing.get_args(kind))
+    return "true or false" if kind is bool else f"{'an' if kind is int else 'a'} {_NOUNS[kind]}"
 
 
 def recipe_text(recipe: Recipe) -> str:
-    """The recipe as TOML, every key written out, so that it reads back as the same recipe."""
+    """The recipe as TOML with every key written out; reading it gives the same recipe again."""
     content = as_mapping(recipe)
     top = [f"{key} = {_toml(value)}" for key, value in content.items() if not isinstance(value, dict)]
     tables = [
@@ -159,13 +183,13 @@ def recipe_text(recipe: Recipe) -> str:
 
 
 def as_mapping(recipe: Recipe) -> dict[str, Any]:
-    """The recipe as nested dicts and lists, as JSON has them."""
+    """The recipe as nested dicts and lists, as in JSON."""
     found: dict[str, Any] = json.loads(json.dumps(dataclasses.asdict(recipe)))
     return found
 
 
 def _toml(value: Any) -> str:
-    """JSON's strings, numbers and lists are TOML's as well."""
+    """A value in TOML, whose strings, numbers, booleans and lists are written as in JSON."""
     return json.dumps(value, ensure_ascii=False)
 
 

@@ -1,4 +1,4 @@
-"""The table at the end of a run: accuracy, multiply-adds, parameters, bytes and measured latency, before and after."""
+"""The result of a run: accuracy, multiply-adds, parameters, bytes and measured latency, before and after."""
 
 from __future__ import annotations
 
@@ -14,39 +14,45 @@ from gator.cost.measure import measure
 
 @dataclass(frozen=True)
 class Figures:
-    """What one network has."""
+    """The figures of one network."""
 
     accuracy: float
     macs: int
     flops: int
     params: int
     bytes: int
-    latency_ms: float = 0.0  # measured at the end, side by side
+    latency_ms: float = 0.0  # measured when the run is finished, interleaved with the other networks
     latency_spread_ms: float = 0.0
 
 
 @dataclass(frozen=True)
 class Outcome:
-    """One round: the figures of its network, and how it came about."""
+    """One round: the figures of its fine-tuned network, and its accuracy on the way there."""
 
     name: str
     file: str
     figures: Figures
-    accuracy_cut: float  # right after the cut and the new batch-norm statistics
-    accuracy_best: float  # of all epochs since the cut; figures.accuracy is that of the last
+    accuracy_cut: float  # after the cut, with recalibrated batch norms, before fine-tuning
+    accuracy_best: float  # the best epoch of fine-tuning; figures.accuracy is that of the last epoch
     alpha: float | None = None
 
 
 @dataclass(frozen=True)
 class Result:
-    """A whole run."""
+    """What `gator.run` and `gator.resume` return; printed, it is a table for every round.
 
-    folder: str
-    tested_on: str
+    >>> recipe = gator.read_recipe("digits", ["train.epochs=0", "prune.epochs=1", "finetune.epochs=0", "latency.batch=1"])
+    >>> result = gator.run(recipe)
+    >>> result.rounds[0].file, result.rounds[0].figures.macs < result.before.macs
+    ('round-1.safetensors', True)
+    """
+
+    folder: str  # the run folder
+    tested_on: str  # the examples that accuracies are of
     seconds: float
-    before: Figures
-    rounds: tuple[Outcome, ...]
-    timed_under: str  # what the latencies are of: runtime, device, threads, batch
+    before: Figures  # of the dense network
+    rounds: tuple[Outcome, ...]  # one for a target, or one per alpha
+    timed_under: str  # the conditions of the latencies: runtime, device, threads, batch
 
     def as_json(self) -> dict[str, Any]:
         return asdict(self)
@@ -56,8 +62,8 @@ class Result:
 
 
 def with_latencies(found: Sequence[Figures], networks: Sequence[nn.Module], watch: Stopwatch) -> list[Figures]:
-    """The figures of these networks with the mean and spread of their times, all of them taking turns."""
-    timings = watch.certain_times([watch.prepare(network) for network in networks])
+    """The figures of these networks with the mean and spread of their latencies, measured interleaved."""
+    timings = watch.accurate_times([watch.prepare(network) for network in networks])
     return [replace(one, latency_ms=t.mean_ms, latency_spread_ms=t.spread_ms) for one, t in zip(found, timings, strict=True)]
 
 

@@ -1,4 +1,4 @@
-"""Everything a run has to remember, as one state; and a run brought back to where a state was taken."""
+"""The state of a run as a checkpoint holds it, and a run restored from its last checkpoint."""
 
 from __future__ import annotations
 
@@ -25,13 +25,13 @@ from gator.training.report import Figures, Outcome
 if TYPE_CHECKING:
     from gator.training.stages import Run
 
-_TENSORS = ("torch", "cuda")  # sources of random numbers whose state is a tensor
+_TENSORS = ("torch", "cuda")  # random number generators whose state is a tensor
 
 
 def state_of(run: Run) -> State:
-    """Everything that is needed to go on as if nothing had happened."""
+    """Everything a resumed run needs to compute exactly what the uninterrupted run would have computed."""
     loop, last = run.loop, run.stage >= len(run.stages)
-    random = run.processes.gathered(random_state())
+    random = run.processes.gather(random_state())
     state = State(
         {f"random/{rank}/{key}": own[key] for rank, own in enumerate(random) for key in _TENSORS if own[key] is not None},
         {
@@ -40,12 +40,12 @@ def state_of(run: Run) -> State:
             "random": [{key: own[key] for key in ("python", "numpy")} for own in random],
             "stage": run.stage,
             "position": None if loop is None else asdict(loop.position),
-            "losses": run.processes.gathered(0.0 if loop is None else loop.position.loss),
+            "losses": run.processes.gather(0.0 if loop is None else loop.position.loss),
             "before": None if run.before is None else asdict(run.before),
             "rounds": [asdict(outcome) for outcome in run.rounds],
             "numbers": [run.channels, run.total_steps, run.accuracy_cut, run.accuracy_best, run.seconds],
             "metrics_bytes": run.folder.metrics_bytes(),
-            "scaler": run.processes.scaler_state(),
+            "scaler": run.processes.precision.state_dict(),
         },
     )  # fmt: skip
     if run.pruner is not None or (loop is None and not last) or (loop is not None and loop.kind == "train"):
@@ -60,19 +60,21 @@ def state_of(run: Run) -> State:
 
 
 def restore_(run: Run) -> None:
-    """Go to where the last checkpoint was written; random numbers last, since building networks draws some."""
+    """Restore the run from its last checkpoint; random number generators last, since building networks uses them."""
     found = read_latest(run.folder.checkpoints)
     if found is None:
-        if run.resuming:  # it was killed before the first checkpoint: begin again, as a new run does
+        if run.resuming:  # it was killed before the first checkpoint: start from the beginning, as a new run does
             run.model = run.built()
-            if run.processes.first:
-                run.folder.forget_metrics_after(0)
+            if run.processes.is_rank_zero:
+                run.folder.truncate_metrics(0)
         return
     path, state = found
     content = state.content
     check_same_recipe(content["recipe"], run.recipe, path)
     if content["processes"] != run.processes.count:
-        raise RunError(f"{path} was written by {content['processes']} processes; go on with as many, not {run.processes.count}")
+        raise RunError(
+            f"{path} was written by a run with {content['processes']} processes; resume with as many, not {run.processes.count}"
+        )
     run.stage = content["stage"]
     run.before = None if content["before"] is None else Figures(**content["before"])
     run.rounds = [Outcome(**{**o, "figures": Figures(**o["figures"])}) for o in content["rounds"]]
@@ -90,9 +92,9 @@ def restore_(run: Run) -> None:
         run.make_loop(stage, network, pruner, state.part("optimizer"))
         assert run.loop is not None
         run.loop.position = Position(**content["position"] | {"loss": content["losses"][run.processes.rank]})
-    run.processes.load_scaler_(content["scaler"])
-    if run.processes.first:
-        run.folder.forget_metrics_after(content["metrics_bytes"])
+    run.processes.precision.load_state_dict(content["scaler"])
+    if run.processes.is_rank_zero:
+        run.folder.truncate_metrics(content["metrics_bytes"])
     rank = run.processes.rank
     set_random_state({**content["random"][rank], **state.under(f"random/{rank}")})
-    run.watch.note(f"going on from {path}")
+    run.watch.note(f"resuming from {path}")

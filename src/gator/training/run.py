@@ -1,4 +1,4 @@
-"""`run`, `resume`: a recipe from its first step to the table at the end, in a folder that holds everything."""
+"""`run` and `resume`: carry out a recipe, with everything that belongs to the run in one folder."""
 
 from __future__ import annotations
 
@@ -14,7 +14,8 @@ from gator.rank_zero import on_rank_zero
 from gator.training.folder import RunFolder, environment, next_free
 from gator.training.processes import Processes
 from gator.training.reading import read_recipe
-from gator.training.recipe import Recipe, check
+from gator.training.recipe import Recipe
+from gator.training.recipe_check import check
 from gator.training.report import Result
 from gator.training.stages import Run
 from gator.training.watch import Watch
@@ -24,13 +25,42 @@ from gator.zoo.data import Data
 def run(
     recipe: Recipe | str | os.PathLike[str], *, folder: str | os.PathLike[str] | None = None, watch: Watch | None = None
 ) -> Result:
-    """Prune as the recipe says, leaving everything in `folder` (by default a new one under runs/)."""
+    """Train, prune and fine-tune a network as a recipe says.
+
+    recipe: a `gator.Recipe`, the path of a TOML file, or the name of a recipe that comes with Gator.
+    folder: where to write networks, checkpoints, metrics and the result; it must not exist yet, or be empty. By default
+    runs/NAME, or runs/NAME-2 and so on if that exists.
+    watch: is told of every epoch; by default progress goes to the logger "gator".
+
+    Returns a `gator.Result`. Raises `gator.RecipeError`, `gator.DataError` or `gator.ModelNameError` before any training if a
+    setting is wrong, and `gator.RunError` if the run has to stop: the loss is not finite, the disk is full, or Ctrl-C or
+    SIGTERM was received. Its message names the last checkpoint; `gator.resume` continues from there.
+
+    >>> recipe = gator.read_recipe("digits", ["train.epochs=1", "prune.epochs=1", "finetune.epochs=1", "latency.batch=1"])
+    >>> result = gator.run(recipe, folder="runs/first")
+    >>> result.rounds[0].figures.macs <= 0.5 * result.before.macs
+    True
+    """
     recipe = check(recipe) if isinstance(recipe, Recipe) else read_recipe(recipe)
     return _go(recipe, None if folder is None else Path(folder), None, watch or Watch())
 
 
 def resume(folder: str | os.PathLike[str], *, watch: Watch | None = None) -> Result:
-    """Go on with a run that was stopped or killed, from its last checkpoint."""
+    """Continue a run that was stopped or killed, from its last checkpoint.
+
+    folder: the run folder; the recipe is read from there. On one machine, with the same versions and number of processes and
+    threads, the result is bit for bit that of a run that was never stopped.
+    watch: as for `gator.run`.
+
+    Returns and raises what `gator.run` does; also raises `gator.RunError` if the folder is not a run folder, if the run is
+    finished, or if it was started with another recipe or number of processes.
+
+    >>> recipe = gator.read_recipe("digits", ["train.epochs=0", "prune.epochs=1", "finetune.epochs=0", "latency.batch=1"])
+    >>> folder = gator.run(recipe).folder
+    >>> gator.resume(folder)
+    Traceback (most recent call last):
+    gator.errors.RunError: the run in ... is finished; its table is in ...result.txt
+    """
     found = RunFolder.of_run(Path(folder))
     if found.result.is_file():
         raise RunError(f"the run in {folder} is finished; its table is in {found.path / 'result.txt'}")
@@ -38,7 +68,7 @@ def resume(folder: str | os.PathLike[str], *, watch: Watch | None = None) -> Res
 
 
 def run_on(recipe: Recipe, data: Data, folder: Path, watch: Watch) -> Result:
-    """The same with data that is there already, and what is wrong said when it comes to it."""
+    """As `run`, but on the given data, and without trying the pruner before training."""
     return _go(check(recipe), folder, None, watch, data)
 
 
@@ -47,7 +77,7 @@ def _go(recipe: Recipe, path: Path | None, folder: RunFolder | None, watch: Watc
     try:
         work = Run(recipe, processes, watch, resuming=folder is not None, data=data)
         folder = folder or _new_folder(recipe, path, processes)
-        with _listening(work):
+        with _signals_stop(work):
             return work.go(folder)
     finally:
         watch.close()
@@ -63,21 +93,21 @@ def _new_folder(recipe: Recipe, path: Path | None, processes: Processes) -> RunF
 
 
 @contextmanager
-def _listening(work: Run) -> Iterator[None]:
-    """Ctrl-C or SIGTERM asks the run to stop after a checkpoint; a second Ctrl-C stops it at once.
+def _signals_stop(work: Run) -> Iterator[None]:
+    """Ctrl-C or SIGTERM stops the run after the current step, with a checkpoint; a second Ctrl-C stops it at once.
 
-    A second SIGTERM does not: launchers pass on what the whole group of processes has been sent already.
+    A second SIGTERM does not: launchers forward the signal to processes that have received it already.
     """
 
     def ask(number: int, _: Any) -> None:
-        if work.asked_to_stop and number == signal.SIGINT:
+        if work.stop_requested and number == signal.SIGINT:
             raise KeyboardInterrupt
-        work.asked_to_stop = True
-        work.watch.note("stopping after this step; Ctrl-C once more stops at once")
+        work.stop_requested = True
+        work.watch.note("stopping after this step; press Ctrl-C again to stop at once")
 
     try:
         old = {number: signal.signal(number, ask) for number in (signal.SIGINT, signal.SIGTERM)}
-    except ValueError:  # not the main thread: nobody sends it signals
+    except ValueError:  # only the main thread receives signals
         yield
         return
     try:

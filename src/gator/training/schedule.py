@@ -1,4 +1,4 @@
-"""The learning rate of every step: a function of the step alone, so that a resumed run needs no state for it."""
+"""The learning rate of every step, as a function of the step alone: a resumed run needs no state for it."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from gator.training.recipe import Phase
 
 
 def learning_rate(phase: Phase, step: int, steps_an_epoch: int) -> float:
-    """The rate of step 0, 1, ... of a phase."""
+    """The learning rate of step 0, 1, ... of a phase."""
     epoch = step / steps_an_epoch
     if epoch < phase.warmup:
         return phase.lr * (step + 1) / (phase.warmup * steps_an_epoch)

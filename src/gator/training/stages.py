@@ -1,7 +1,7 @@
-"""The stages of a run, one after the other, each of which can be left and taken up at any step.
+"""The stages of a run, one after the other. A run can be stopped after any step and resumed.
 
-Train the dense network if asked to; then, for the target or for every alpha: train with gates, cut, and fine-tune the cut
-network on the side. The next round goes on from the gated weights (section 4 of the paper).
+Train the dense network if the recipe says so; then, for the target or for every alpha: train with gates, cut, and fine-tune the
+cut network. The next round continues from the gated weights, not from the fine-tuned ones (section 4 of the paper).
 """
 
 from __future__ import annotations
@@ -12,14 +12,14 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, Literal, TypeVar
 
 import torch
 from torch import nn
 
-from gator.cost.budget import parse_target
 from gator.cost.latency.stopwatch import Stopwatch
 from gator.cost.measure import measure
+from gator.cost.target import parse_target
 from gator.errors import FileError, RunError
 from gator.files.save import read_packed, save, unpacked
 from gator.gates.pruner import Pruner
@@ -41,31 +41,31 @@ from gator.zoo.data import Data, load_data
 from gator.zoo.models import build
 
 T = TypeVar("T")
-_EPOCHS_APART = 1_000_000  # so that no two stages see the same order of examples
+_EPOCHS_PER_STAGE = 1_000_000  # more than any stage has: no two stages see the same order of examples
 
 
 @dataclass(frozen=True)
 class Stage:
-    """A phase of the recipe in a round of its own."""
+    """A phase of the recipe in one of the rounds."""
 
-    kind: str  # train, prune or finetune
+    kind: Literal["train", "prune", "finetune"]
     round: int
 
 
 class Interrupted(RunError):
-    """The run was asked to stop, and did so after writing a checkpoint."""
+    """The run was stopped by a signal, after writing a checkpoint."""
 
 
 class Run:
-    """The networks of a run and where it is. Everything that changes is in a checkpoint (restore.py)."""
+    """The networks of a run and its position. Everything that changes is in a checkpoint (restore.py)."""
 
     def __init__(self, recipe: Recipe, processes: Processes, watch: Watch, *, resuming: bool, data: Data | None = None) -> None:
         self.recipe, self.processes, self.watch = recipe, processes, watch
-        self.asked_to_stop = False
+        self.stop_requested = False
         settings, count = recipe.data, processes.count
         if settings.batch % (max(settings.sub_batch, 1) * count):
             raise RunError(
-                f"data.batch = {settings.batch} cannot be shared by {count} processes in parts of "
+                f"data.batch = {settings.batch} cannot be divided among {count} processes into parts of "
                 f"{settings.sub_batch or 'equal size'}; change data.batch or data.sub_batch"
             )
         torch.manual_seed(recipe.seed)
@@ -75,15 +75,16 @@ class Run:
             seed=recipe.seed, rank=processes.rank, world=count, augment=settings.augment, hold_back=settings.hold_back,
             workers=settings.workers, image_size=settings.image_size, download=settings.download, verify=settings.verify,
         )  # fmt: skip
-        lengths = processes.gathered(len(self.data.train))
+        lengths = processes.gather(len(self.data.train))
         if len(set(lengths)) > 1:
-            raise RunError(f"the processes have {lengths} training batches an epoch; give each the same number")
+            raise RunError(f"the processes have {lengths} training batches per epoch; give each the same number")
         self.example = torch.zeros(1, *(recipe.model.input or self.data.shape), device=processes.device)
         self.resuming = resuming
         self.model = self.fresh() if resuming else self.built()
         rounds = len(recipe.prune.alphas) or 1
-        stages = [Stage(kind, number) for number in range(rounds) for kind in ("prune", "finetune")]
-        self.stages = [*([Stage("train", 0)] if recipe.train.epochs else []), *stages]
+        self.stages = [Stage("train", 0)] if recipe.train.epochs else []
+        for number in range(rounds):
+            self.stages += [Stage("prune", number), Stage("finetune", number)]
         self.stage = 0
         self.before: Figures | None = None
         self.rounds: list[Outcome] = []
@@ -93,11 +94,11 @@ class Run:
         self.accuracy_cut = self.accuracy_best = 0.0
         self.seconds = 0.0
         self._teacher: nn.Module | None = None
-        if not resuming and data is None:  # with data at hand it is tried out anyway
+        if not resuming and data is None:  # a dry run, which passes data, gets to the pruner soon enough
             self._try_pruner()
 
     def _try_pruner(self) -> None:
-        """Raise now what [prune] and [latency] have wrong, and not after the dense network was trained."""
+        """Raise errors about [prune] and [latency] now, not after the dense network has been trained."""
         self._stopwatch().prepare(self.model)
         cost = cost_for(self.recipe, self.processes.device.type)
         if isinstance(self.recipe.prune.target, str):
@@ -109,24 +110,22 @@ class Run:
         self.pruner = None
 
     def built(self) -> nn.Module:
-        """A fresh instance of the network, with the weights the recipe names."""
+        """A new instance of the network, with the weights that the recipe names."""
         settings = self.recipe.model
         source, _, which = settings.weights.partition(":")
         pretrained = source == "pretrained"
-        model = self._made(which or "DEFAULT" if pretrained else "")
-        if self.processes.rank:  # noise of its own from here on; the weights are those of the first process
+        model = self._new_instance(which or "DEFAULT" if pretrained else "")
+        if self.processes.rank:  # from here on every rank draws noise of its own; the weights were drawn alike
             torch.manual_seed(self.recipe.seed + 1_000_003 * self.processes.rank)
         return self.placed(with_weights(model, Path(settings.weights)) if settings.weights and not pretrained else model)
 
-    def _made(self, pretrained: str = "") -> nn.Module:
+    def _new_instance(self, pretrained: str = "") -> nn.Module:
         name, classes = self.recipe.model.name, self.data.classes
         return build(name, example_inputs=self.example, classes=classes, pretrained=pretrained).model
 
     def placed(self, network: nn.Module) -> nn.Module:
         network = network.to(self.processes.device)
         return network.to(memory_format=torch.channels_last) if self.recipe.run.channels_last else network  # type: ignore[call-overload]
-
-    # The stages.
 
     def go(self, folder: RunFolder) -> Result:
         self.folder = folder
@@ -156,17 +155,17 @@ class Run:
             folder.close()
 
     def _phase(self, stage: Stage) -> Phase:
-        phase: Phase = getattr(self.recipe, stage.kind)
-        return phase
+        phases: dict[str, Phase] = {"train": self.recipe.train, "prune": self.recipe.prune, "finetune": self.recipe.finetune}
+        return phases[stage.kind]
 
     def _begin(self, stage: Stage) -> None:
-        """What a stage starts with. Everything here is a function of what the last checkpoint holds."""
+        """Prepare a stage. Everything here depends on nothing but the last checkpoint."""
         recipe = self.recipe
         if stage.kind == "train":
             self.make_loop(stage, self.model)
         elif stage.kind == "prune":
             if stage.round == 0:
-                self._dense_is_ready()
+                self._save_dense()
                 self.make_pruner()
             assert self.pruner is not None
             if recipe.prune.alphas:
@@ -184,19 +183,19 @@ class Run:
             )  # fmt: skip
             self.accuracy_cut, _ = self._evaluate(small)
             self.accuracy_best = self.accuracy_cut
-            self.watch.note(f"cut to {self._counted(small)}; accuracy {self.accuracy_cut:.2f} % before fine-tuning")
+            self.watch.note(f"cut to {self._size_of(small)}; accuracy {self.accuracy_cut:.2f} % before fine-tuning")
             self.make_loop(stage, small)
 
     def _more_rounds(self) -> bool:
         return any(later.kind == "prune" for later in self.stages[self.stage + 1 :])
 
-    def _dense_is_ready(self) -> None:
-        self._written(lambda: save(self.model, self.folder.dense))
+    def _save_dense(self) -> None:
+        self._write(lambda: save(self.model, self.folder.dense))
         accuracy, _ = self._evaluate(self.model)
         self.before = figures(self.model, self.example, accuracy)
-        self.watch.note(f"dense network: {self._counted(self.model)}; accuracy {accuracy:.2f} %")
+        self.watch.note(f"dense network: {self._size_of(self.model)}; accuracy {accuracy:.2f} %")
 
-    def _counted(self, network: nn.Module) -> str:
+    def _size_of(self, network: nn.Module) -> str:
         counted = measure(network, self.example)
         return f"{counted.macs:,} MACs, {counted.params:,} parameters"
 
@@ -220,36 +219,36 @@ class Run:
             load_optimizer_(optimizer, state, network)
         self.loop = Loop(
             self.recipe, stage.kind, phase, stage.round, network, optimizer, self.data.train, self.processes, pruner=pruner,
-            teacher=self.teacher if phase.distill else None, first_epoch=_EPOCHS_APART * (1 + self.stage),
+            teacher=self.teacher if phase.distill else None, first_epoch=_EPOCHS_PER_STAGE * (1 + self.stage),
             channels=self.channels,
         )  # fmt: skip
 
     @property
     def teacher(self) -> nn.Module:
-        """The dense network, in use and not in training."""
+        """The dense network in eval mode."""
         if self._teacher is None:
             self._teacher = self._from_file(self.folder.dense).requires_grad_(False)
         return self._teacher
 
     def fresh(self) -> nn.Module:
         with torch.random.fork_rng():
-            return self._made()
+            return self._new_instance()
 
     def _end_of_epoch(self, stage: Stage) -> None:
         loop = self.loop
         assert loop is not None
         self.total_steps += loop.steps_an_epoch
-        self.processes.same_buffers_(loop.network)
+        self.processes.broadcast_buffers_(loop.network)
         accuracy, test_loss = self._evaluate(loop.network)
         self.accuracy_best = max(self.accuracy_best, accuracy)
         if not math.isfinite(test_loss):
-            raise LossError(f"the loss on test data is {test_loss} after epoch {loop.position.epoch + 1} of {stage.kind}")
-        (loss,) = (total / self.processes.count for total in self.processes.total([loop.position.loss]))
+            raise LossError(f"the test loss is {test_loss} after epoch {loop.position.epoch + 1} of {stage.kind}")
+        (loss,) = (total / self.processes.count for total in self.processes.sums([loop.position.loss]))
         loop.position.loss = loss
         moment = loop.moment(accuracy, test_loss)
         if stage.kind == "prune" and self.recipe.prune.shrink:
             loop.shrink()
-        self._written(lambda: self.folder.record(moment, self.total_steps))
+        self._write(lambda: self.folder.record(moment, self.total_steps))
         self.watch.epoch(moment)
         loop.next_epoch()
 
@@ -264,7 +263,7 @@ class Run:
         flush_denormals_(network)
         accuracy, _ = self._evaluate(network)
         file = self.folder.round_file(stage.round)
-        self._written(lambda: save(network, file))
+        self._write(lambda: save(network, file))
         alphas = self.recipe.prune.alphas
         self.rounds.append(
             Outcome(
@@ -278,7 +277,7 @@ class Run:
         )
 
     def _finish(self) -> Result:
-        """Measure all networks side by side, and write the table: the first process for all."""
+        """Measure the latencies of all networks, interleaved and on rank 0, and write the result."""
         assert self.before is not None
         watch = self._stopwatch()
         networks = [self._from_file(self.folder.dense), *(self._from_file(self.folder.path / o.file) for o in self.rounds)]
@@ -286,7 +285,7 @@ class Run:
         before, *after = on_rank_zero(lambda: with_latencies(found, networks, watch))
         rounds = tuple(replace(outcome, figures=one) for outcome, one in zip(self.rounds, after, strict=True))
         result = Result(str(self.folder.path), self.data.tested_on, round(self.seconds, 1), before, rounds, watch.conditions)
-        self._written(lambda: self.folder.finish(result.as_json(), str(result)))
+        self._write(lambda: self.folder.finish(result.as_json(), str(result)))
         return result
 
     def _stopwatch(self) -> Stopwatch:
@@ -297,47 +296,45 @@ class Run:
         tensors, content = read_packed(path)
         return self.placed(unpacked(tensors, content, self.fresh(), path)).eval()
 
-    # Checkpoints.
-
     def _between_steps(self) -> None:
         loop, processes = self.loop, self.processes
         assert loop is not None
-        if processes.first and self.watch.wants_step():
+        if processes.is_rank_zero and self.watch.wants_step():
             self.watch.step(loop.moment())
         self._save_if_due()
 
     def _save_if_due(self) -> None:
-        """A checkpoint if it is time for one, and an end if a person asked for it."""
+        """Write a checkpoint if it is time for one; stop if a signal was received."""
         processes = self.processes
-        due = processes.first and time.monotonic() - self._last_checkpoint >= self.recipe.run.checkpoint_seconds
-        stop, write = processes.total([float(self.asked_to_stop), float(due)])
+        due = processes.is_rank_zero and time.monotonic() - self._last_checkpoint >= self.recipe.run.checkpoint_seconds
+        stop, write = processes.sums([float(self.stop_requested), float(due)])
         if stop:
             path = self._write_checkpoint()
-            raise Interrupted(f"stopped; {path} is written. Go on with: gator prune --resume {self.folder.path}")
+            raise Interrupted(f"stopped; the checkpoint is {path}. Resume with: gator prune --resume {self.folder.path}")
         if write:
             self._write_checkpoint()
 
     def _write_checkpoint(self) -> Path:
         state = state_of(self)
-        path = self._written(lambda: write_checkpoint(self.folder.checkpoints, self._steps_ever(), state))
+        path = self._write(lambda: write_checkpoint(self.folder.checkpoints, self._checkpoint_number(), state))
         self._last_checkpoint = time.monotonic()
         return path
 
-    def _written(self, write: Callable[[], T]) -> T:
-        """What the first process writes; if it cannot, how to go on when it can."""
+    def _write(self, write: Callable[[], T]) -> T:
+        """Write something on rank 0; an error says how to resume."""
         try:
             return on_rank_zero(write)
         except (FileError, OSError) as error:
             raise RunError(
-                f"the run folder could not be written to: {error}\n"
-                f"  {self._last_good()}. Make room, then: gator prune --resume {self.folder.path}"
+                f"the run folder could not be written: {error}\n"
+                f"  {self._last_good()}. Free some disk space, then resume with: gator prune --resume {self.folder.path}"
             ) from error
 
     def _last_good(self) -> str:
         found = checkpoints(self.folder.checkpoints)
         return f"The last good checkpoint is {found[-1]}" if found else "There is no checkpoint yet"
 
-    def _steps_ever(self) -> int:
-        """Numbers checkpoints: grows with every step and every stage."""
+    def _checkpoint_number(self) -> int:
+        """The number of the next checkpoint, which grows with every step and every stage."""
         inside = 0 if self.loop is None else self.loop.position.step
         return self.total_steps + inside + self.stage

@@ -1,4 +1,4 @@
-"""What a run tells while it goes on. The base class writes to the log; the command line shows more."""
+"""Progress of a run as it is reported to the caller. `Watch` writes to the log; the command line shows more."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ _log = logging.getLogger("gator")
 
 @dataclass(frozen=True)
 class Moment:
-    """How things stand at a step, or with an accuracy at the end of an epoch."""
+    """The figures after a step; after an epoch with an accuracy."""
 
     phase: str  # train, prune, finetune
     round: int
@@ -24,8 +24,8 @@ class Moment:
     seconds: float  # of this phase
     accuracy: float | None = None
     test_loss: float | None = None
-    cost_left: float | None = None  # as a share of the cost at the start
-    target: float | None = None  # likewise
+    cost_left: float | None = None  # as a share of the dense network's cost
+    target: float | None = None  # as a share of it, too
     alpha: float | None = None
     living: int | None = None
     channels: int | None = None
@@ -48,19 +48,22 @@ class Moment:
 
 
 class Watch:
-    """Hears what happens. `wants_step` is asked before a step is described, since describing costs time."""
+    """Receives the progress of a run; subclass it to show progress elsewhere."""
 
     def note(self, text: str) -> None:
+        """Called with one line about something that happened."""
         _log.info(text)
 
     def wants_step(self) -> bool:
+        """Whether `step` shall be called now; asked after every step, since collecting the figures takes time."""
         return False
 
     def step(self, moment: Moment) -> None:
-        """A step was made."""
+        """Called after a step, if `wants_step`."""
 
     def epoch(self, moment: Moment) -> None:
+        """Called after every epoch."""
         _log.info(str(moment))
 
     def close(self) -> None:
-        """The run is over, or has failed."""
+        """Called when the run has finished or failed."""

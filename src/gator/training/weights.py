@@ -1,4 +1,4 @@
-"""Weights to start from: a safetensors file, a file that gator.save wrote, or a state_dict that holds tensors alone."""
+"""Initial weights from a file: safetensors, a network that gator.save wrote, or a pickled state_dict of tensors."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ from torch import Tensor, nn
 from gator.errors import FileError
 from gator.files.save import is_cut, load
 
-_INSIDE = ("state_dict", "model", "model_state_dict", "net")
+_STATE_DICT_KEYS = ("state_dict", "model", "model_state_dict", "net")
 
 
 def with_weights(model: nn.Module, path: Path) -> nn.Module:
-    """`model` with the weights of a file in it; if the file holds a cut network, that network."""
+    """Load the weights of a file into `model` and return it; if the file holds a cut network, return that network."""
     if not path.is_file():
-        raise FileError(f"model.weights: there is no file {path}; give the path of a checkpoint, or leave it empty")
+        raise FileError(f"model.weights: there is no file {path}; give the path of a checkpoint, or remove the key")
     if path.suffix == ".safetensors":
         if is_cut(path):
             return load(path, model)
@@ -37,11 +37,11 @@ def with_weights(model: nn.Module, path: Path) -> nn.Module:
 
 def _state_dict(path: Path) -> Mapping[str, Any]:
     try:
-        # A state_dict as people have it is a pickle; with weights_only it is read as tensors and runs no code.
+        # Most checkpoints are pickles; with weights_only nothing but tensors is read, and no code runs.
         found = torch.load(path, map_location="cpu", weights_only=True)
     except (OSError, RuntimeError, EOFError, pickle.UnpicklingError) as error:
-        raise FileError(f"{path} cannot be read as tensors alone: {error}; save the state_dict, not the module") from error
-    for key in _INSIDE:
+        raise FileError(f"{path} is not a state_dict of tensors: {error}; save the state_dict, not the module") from error
+    for key in _STATE_DICT_KEYS:
         if isinstance(found, Mapping) and isinstance(found.get(key), Mapping):
             found = found[key]
     if not isinstance(found, Mapping):

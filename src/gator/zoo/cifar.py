@@ -1,6 +1,6 @@
 """The residual networks of He et al. for 32x32 images: three stages of 16, 32 and 64 channels, 6n+2 layers.
 
-Shortcuts between stages are of option A: every second pixel, and zero channels on either side. They have no parameters.
+Shortcuts between stages are those of option A, without parameters: every second pixel, padded with zero channels.
 """
 
 from __future__ import annotations
@@ -13,16 +13,16 @@ DEPTHS = (20, 32, 44, 56, 110)
 
 
 class BasicBlock(nn.Module):
-    """Two 3x3 convolutions beside a shortcut."""
+    """Two 3x3 convolutions with a shortcut."""
 
-    def __init__(self, inside: int, outside: int, stride: int) -> None:
+    def __init__(self, in_channels: int, out_channels: int, stride: int) -> None:
         super().__init__()
-        self.conv1 = nn.Conv2d(inside, outside, 3, stride, padding=1, bias=False)
-        self.bn1 = nn.BatchNorm2d(outside)
-        self.conv2 = nn.Conv2d(outside, outside, 3, padding=1, bias=False)
-        self.bn2 = nn.BatchNorm2d(outside)
+        self.conv1 = nn.Conv2d(in_channels, out_channels, 3, stride, padding=1, bias=False)
+        self.bn1 = nn.BatchNorm2d(out_channels)
+        self.conv2 = nn.Conv2d(out_channels, out_channels, 3, padding=1, bias=False)
+        self.bn2 = nn.BatchNorm2d(out_channels)
         self.stride = stride
-        self.extra = outside - inside
+        self.extra = out_channels - in_channels
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         out = functional.relu(self.bn1(self.conv1(x)))
@@ -34,7 +34,7 @@ class BasicBlock(nn.Module):
 
 
 class CifarResNet(nn.Module):
-    """ResNet-20, -32, -44, -56 or -110 for ten (or other) classes of 32x32 images."""
+    """ResNet-20, -32, -44, -56 or -110 for 32x32 images; ten classes by default."""
 
     def __init__(self, depth: int, classes: int = 10) -> None:
         super().__init__()
@@ -57,6 +57,6 @@ class CifarResNet(nn.Module):
         return logits
 
 
-def _stage(inside: int, outside: int, blocks: int, stride: int) -> nn.Sequential:
-    first = BasicBlock(inside, outside, stride)
-    return nn.Sequential(first, *(BasicBlock(outside, outside, 1) for _ in range(blocks - 1)))
+def _stage(in_channels: int, out_channels: int, blocks: int, stride: int) -> nn.Sequential:
+    first = BasicBlock(in_channels, out_channels, stride)
+    return nn.Sequential(first, *(BasicBlock(out_channels, out_channels, 1) for _ in range(blocks - 1)))

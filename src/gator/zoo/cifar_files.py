@@ -1,6 +1,6 @@
-"""CIFAR-10 and CIFAR-100 from the standard Python batches, which are pickles, read without running any code in them.
+"""CIFAR-10 and CIFAR-100 from the standard Python batches. They are pickles, and are read without running code from them.
 
-Known files are compared with the published pictures and labels by a checksum of the content: the container may differ.
+The images and labels of CIFAR-10 are compared with published checksums; the pickle around them may differ.
 """
 
 from __future__ import annotations
@@ -16,7 +16,8 @@ import numpy as np
 import torch
 
 from gator.errors import DataError
-from gator.zoo.memory import Pictures, pictures_of
+from gator.zoo.in_memory import LabeledImages, labeled_images
+from gator.zoo.loader import Part
 
 SHAPE = (3, 32, 32)
 COUNTS = {"train": 50_000, "test": 10_000}
@@ -24,7 +25,7 @@ COUNTS = {"train": 50_000, "test": 10_000}
 
 @dataclass(frozen=True)
 class Layout:
-    """The folder, the files of each part, and the name of the labels in them."""
+    """The files of a data set: their folder, the files of each part, and the key of the labels in them."""
 
     name: str
     folder: str
@@ -53,7 +54,7 @@ CIFAR100 = Layout("cifar100", "cifar-100-python", 100, "fine_labels", {"train": 
 
 
 def complete(layout: Layout, folder: Path) -> bool:
-    """Whether every file of the set is there."""
+    """Whether the folder has every file of the data set."""
     files = [file for part in layout.parts.values() for file in part]
     return any(all((here / file).is_file() for file in files) for here in (folder, folder / layout.folder))
 
@@ -66,26 +67,26 @@ def place(layout: Layout, folder: Path) -> Path:
             return candidate
     raise DataError(
         f"{layout.name}: no {files[0]} in {folder} or {folder / layout.folder}\n"
-        f"  Unpack the Python version of the set there, give the folder that holds {layout.folder}, or set download = true."
+        f"  Unpack the Python version of the data set there, give the folder of {layout.folder}, or set download = true."
     )
 
 
-def read(layout: Layout, folder: Path, part: str, *, verify: bool) -> Pictures:
-    """The pictures of one part, all files of it in a row."""
+def read(layout: Layout, folder: Path, part: Part, *, verify: bool) -> LabeledImages:
+    """The images of one part, in the order of its files."""
     here = place(layout, folder)
     files = layout.parts[part]
     read = [read_file(layout, here / file, COUNTS[part] // len(files), verify=verify) for file in files]
-    return Pictures(torch.cat([each.images for each in read]), torch.cat([each.labels for each in read]))
+    return LabeledImages(torch.cat([each.images for each in read]), torch.cat([each.labels for each in read]))
 
 
-def content(pictures: Pictures) -> str:
-    """The checksum of pictures and labels, whatever the file they came in."""
-    digest = hashlib.sha256(pictures.images.contiguous().numpy().data)
-    digest.update(pictures.labels.to(torch.uint8).numpy().data)
+def checksum(found: LabeledImages) -> str:
+    """The checksum of images and labels."""
+    digest = hashlib.sha256(found.images.contiguous().numpy().data)
+    digest.update(found.labels.to(torch.uint8).numpy().data)
     return digest.hexdigest()
 
 
-def read_file(layout: Layout, path: Path, count: int, *, verify: bool) -> Pictures:
+def read_file(layout: Layout, path: Path, count: int, *, verify: bool) -> LabeledImages:
     if not path.is_file():
         raise DataError(
             f"{layout.name}: {path} is missing; unpack the whole archive, or set download = true with an empty folder"
@@ -93,15 +94,15 @@ def read_file(layout: Layout, path: Path, count: int, *, verify: bool) -> Pictur
     images, labels = _unpickle(path, layout.labels)
     if images.dtype != np.uint8 or images.ndim != 2 or images.shape[1] != 3072:
         raise DataError(f"{path}: expected bytes of shape (n, 3072) under 'data', found {images.dtype} {images.shape}")
-    pictures = pictures_of(images.reshape(-1, *SHAPE), labels, SHAPE, layout.classes, str(path))
-    if verify and len(pictures) != count:
-        raise DataError(f"{path}: {len(pictures):,} pictures, expected {count:,}; verify = false reads a changed set")
-    if verify and path.name in layout.published and content(pictures) != layout.published[path.name]:
+    found = labeled_images(images.reshape(-1, *SHAPE), labels, SHAPE, layout.classes, str(path))
+    if verify and len(found) != count:
+        raise DataError(f"{path}: {len(found):,} images, expected {count:,}; verify = false accepts a changed data set")
+    if verify and path.name in layout.published and checksum(found) != layout.published[path.name]:
         raise DataError(
-            f"{path}: pictures or labels are not the published ones (checksum of the content differs)\n"
-            "  Fetch the file again; verify = false reads a changed set."
+            f"{path}: the images or labels are not the published ones (their checksum differs)\n"
+            "  Download the file again; verify = false accepts a changed data set."
         )
-    return pictures
+    return found
 
 
 def _unpickle(path: Path, label_key: str) -> tuple[np.ndarray, np.ndarray]:
@@ -111,7 +112,7 @@ def _unpickle(path: Path, label_key: str) -> tuple[np.ndarray, np.ndarray]:
     except DataError:
         raise
     except Exception as error:  # a damaged pickle can fail in any way
-        raise DataError(f"{path}: damaged or cut short ({type(error).__name__}: {error}); fetch the file again") from error
+        raise DataError(f"{path}: damaged or truncated ({type(error).__name__}: {error}); download the file again") from error
     if not isinstance(found, dict):
         raise DataError(f"{path}: expected a dictionary with 'data' and {label_key!r}, found {type(found).__name__}")
     named = {key.decode("latin1") if isinstance(key, bytes) else key: value for key, value in found.items()}
@@ -121,7 +122,7 @@ def _unpickle(path: Path, label_key: str) -> tuple[np.ndarray, np.ndarray]:
         raise DataError(f"{path}: expected a dictionary with 'data' and {label_key!r}, found {keys}")
     listed = labels.ravel().tolist() if isinstance(labels, np.ndarray) else labels
     if not all(type(label) is int and abs(label) < 2**31 for label in listed):
-        raise DataError(f"{path}: the labels under {label_key!r} are not a list of whole numbers")
+        raise DataError(f"{path}: the labels under {label_key!r} are not a list of integers")
     return images, np.array(listed, np.int64)
 
 
@@ -152,7 +153,7 @@ _ALLOWED: dict[tuple[str, str], Any] = {
 
 
 class _Plain(pickle.Unpickler):
-    """Arrays, numbers, text and lists; any other name in the pickle is refused before it is looked up."""
+    """Reads arrays, numbers, text and lists; any other name in the pickle is refused before it is looked up."""
 
     def __init__(self, file: IO[bytes], *, encoding: str) -> None:
         super().__init__(file, encoding=encoding)
@@ -163,5 +164,5 @@ class _Plain(pickle.Unpickler):
             return _ALLOWED[module, name]
         except KeyError:
             raise DataError(
-                f"{self._name}: the pickle asks for {module}.{name}, which a batch of pictures does not need; refused to run it"
+                f"{self._name}: the pickle asks for {module}.{name}, which no CIFAR batch needs; refused to load it"
             ) from None

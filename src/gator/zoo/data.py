@@ -1,6 +1,6 @@
 """Data sets by name: `digits`, `cifar10`, `cifar100`, `fashion-mnist`, `imagefolder`, `path/to/file.py:function`.
 
-Every training batch is a function of (seed, epoch, index, rank) alone, and the global generators are left as they are.
+A training batch depends on (seed, epoch, index, rank) alone, and the global random number generators are not used.
 """
 
 from __future__ import annotations
@@ -14,24 +14,25 @@ import torch
 from torch import Tensor
 
 from gator.errors import DataError
-from gator.zoo import cifar_files, idx_files, image_folder, own
-from gator.zoo.by_name import is_file, needs, unknown
+from gator.zoo import cifar_files, idx_files, image_folder, user_data
+from gator.zoo.by_name import needs, unknown
 from gator.zoo.download import fetch_archive, fetch_files
-from gator.zoo.loader import Data, Loader
-from gator.zoo.memory import Look, Pictures, TestPictures, TrainPictures, pictures_of
+from gator.zoo.in_memory import LabeledImages, Preprocessing, TestImages, TrainImages, labeled_images
+from gator.zoo.loader import Data, Loader, Part
 from gator.zoo.order import Share, random, split_off
+from gator.zoo.user_file import is_file
 
 __all__ = ["Data", "Loader", "load_data", "made_up", "shape_of"]
 
 
 @dataclass(frozen=True)
 class InMemory:
-    """A set of small pictures: what it looks like, and how a part of it ("train" or "test") is read."""
+    """A data set of small images: shape, classes, preprocessing, and how one of its parts is read."""
 
     shape: tuple[int, ...]
     classes: int
-    look: Look
-    read: Callable[[Path | None, str, bool], Pictures]
+    preprocessing: Preprocessing
+    read: Callable[[Path | None, Part, bool], LabeledImages]
     tested_on: str
     fetch: Callable[[Path], None] | None = None
 
@@ -52,26 +53,39 @@ def load_data(
     download: bool = False,
     verify: bool = True,
 ) -> Data:
-    """The data set called `name`, in `folder` where it needs one. `batch` is of one process.
+    """Load a data set by its name.
 
-    With `hold_back`, so many training examples are tested on instead of the test set, which is not read."""
+    name: "digits", "cifar10", "cifar100", "fashion-mnist", "imagefolder", or path/to/file.py:function.
+    folder: where the data set is, or where `download` puts it; all but "digits" need one.
+    batch, test_batch: examples per batch of this process.
+    seed, rank, world: decide which examples this process takes, of `world` processes.
+    hold_back: evaluate on this many training examples instead of the test set, which is then not read.
+    verify: check the number of images and, for CIFAR-10, the published checksums.
+
+    Returns a `Data` with the loaders `train` and `test`. Raises `gator.DataError` if the data set is unknown, not in the folder
+    or damaged, and `gator.MissingExtraError` if a package that it needs is not installed.
+
+    >>> data = zoo.load_data("digits", batch=64)
+    >>> data.shape, data.classes, len(data.train)
+    ((1, 8, 8), 10, 21)
+    """
     for field, value, least in [
         ("batch", batch, 1), ("test_batch", test_batch, 1), ("seed", seed, 0), ("world", world, 1), ("rank", rank, 0),
         ("hold_back", hold_back, 0), ("workers", workers, 0), ("image_size", image_size, 1),
     ]:  # fmt: skip
         if value < least:
-            raise DataError(f"{field} = {value}: expected at least {least}")
+            raise DataError(f"{field} = {value}; expected {least} or more")
     if rank >= world:
-        raise DataError(f"rank = {rank}: expected less than the number of processes, {world}")
+        raise DataError(f"rank = {rank}; expected less than the number of processes, {world}")
     share = Share(batch, test_batch, seed, rank, world)
     place = Path(folder).expanduser() if folder else None
     if is_file(name) or name == "imagefolder":
         if hold_back:
-            raise DataError(f"hold_back = {hold_back}: only sets in memory can hold examples back ({', '.join(_IN_MEMORY)})")
+            raise DataError(f"hold_back = {hold_back}: only {', '.join(_IN_MEMORY)} can hold examples back")
         if download:
-            raise DataError(f"download = true: {name} cannot be fetched; only published sets can")
+            raise DataError(f"download = true: {name} cannot be downloaded; only published data sets can")
         if is_file(name):
-            return own.load(name, share, folder=folder)
+            return user_data.load(name, share, folder=folder)
         return image_folder.load(_needed(name, place), share, augment=augment, workers=workers, image_size=image_size)
     kind = _known(name)
     if download and kind.fetch is not None:
@@ -84,8 +98,8 @@ def load_data(
         test, tested_on = kind.read(place, "test", verify), kind.tested_on
     return Data(
         name,
-        TrainPictures(train, kind.look, share.shuffle(len(train)), augment),
-        TestPictures(test, kind.look, share.in_order(len(test))),
+        TrainImages(train, kind.preprocessing, share.shuffle(len(train)), augment),
+        TestImages(test, kind.preprocessing, share.in_order(len(test))),
         kind.classes,
         kind.shape,
         tested_on.format(len(test)),
@@ -93,9 +107,10 @@ def load_data(
 
 
 def shape_of(name: str, *, image_size: int = 224) -> tuple[tuple[int, ...], int] | None:
-    """The shape of one example and the number of classes, without reading anything; None for a person's own data.
+    """The shape of one example and the number of classes, without reading any data; None for a user's own data.
 
-    A folder of pictures is taken to have the thousand classes of ImageNet."""
+    An image folder is assumed to have the thousand classes of ImageNet.
+    """
     if is_file(name):
         return None
     if name == "imagefolder":
@@ -106,7 +121,7 @@ def shape_of(name: str, *, image_size: int = 224) -> tuple[tuple[int, ...], int]
 
 @dataclass(frozen=True)
 class MadeUp:
-    """Noise with labels drawn by lot, as many batches as asked for."""
+    """Batches of noise with random labels."""
 
     shape: tuple[int, ...]
     classes: int
@@ -129,45 +144,45 @@ class MadeUp:
 
 
 def made_up(shape: tuple[int, ...], classes: int, *, batch: int, batches: int = 2, seed: int = 0) -> Data:
-    """Data of the right shape that means nothing, to try a run without the set it is for."""
+    """Noise of the given shape with random labels, to try a run without its data set."""
     loader = MadeUp(tuple(shape), classes, batch, batches, seed)
     return Data("made-up", loader, loader, classes, tuple(shape), f"{loader.examples:,} made-up examples")
 
 
 def _known(name: str) -> InMemory:
     if name not in _IN_MEMORY:
-        raise unknown("the zoo of data", name, [*_IN_MEMORY, "imagefolder", "path/to/file.py:function"], DataError)
+        raise unknown("gator.zoo", name, [*_IN_MEMORY, "imagefolder", "path/to/file.py:function"], DataError)
     return _IN_MEMORY[name]
 
 
-def _digits(folder: Path | None, part: str, verify: bool) -> Pictures:  # noqa: ARG001
+def _digits(folder: Path | None, part: Part, verify: bool) -> LabeledImages:  # noqa: ARG001
     found = needs("sklearn.datasets", "train").load_digits()
     tested = np.arange(len(found.target)) % 4 == 3
     chosen = tested if part == "test" else ~tested
     images = found.images[chosen][:, None].astype(np.uint8)
-    return pictures_of(images, found.target[chosen], (1, 8, 8), 10, "digits")
+    return labeled_images(images, found.target[chosen], (1, 8, 8), 10, "digits")
 
 
 def _needed(name: str, folder: Path | None) -> Path:
     if folder is None:
-        raise DataError(f"{name} needs a folder: say where the set is, or where download = true may put it")
+        raise DataError(f"{name} needs a folder: where the data set is, or where download = true puts it")
     return folder
 
 
 def _cifar(layout: cifar_files.Layout) -> InMemory:
-    def read(folder: Path | None, part: str, verify: bool) -> Pictures:
+    def read(folder: Path | None, part: Part, verify: bool) -> LabeledImages:
         return cifar_files.read(layout, _needed(layout.name, folder), part, verify=verify)
 
     def fetch(folder: Path) -> None:
         if not cifar_files.complete(layout, folder):
             fetch_archive(layout.name.upper(), folder)
 
-    # The published checkpoints were trained with the means and deviations of ImageNet, and a black border.
-    look = Look((0.485, 0.456, 0.406), (0.229, 0.224, 0.225), pad=4, flip=True)
-    return InMemory(cifar_files.SHAPE, layout.classes, look, read, "{:,} test images", fetch)
+    # The published checkpoints were trained with the mean and deviation of ImageNet, and black padding.
+    preprocessing = Preprocessing((0.485, 0.456, 0.406), (0.229, 0.224, 0.225), pad=4, flip=True)
+    return InMemory(cifar_files.SHAPE, layout.classes, preprocessing, read, "{:,} test images", fetch)
 
 
-def _fashion(folder: Path | None, part: str, verify: bool) -> Pictures:
+def _fashion(folder: Path | None, part: Part, verify: bool) -> LabeledImages:
     return idx_files.read(_needed("fashion-mnist", folder), part, verify=verify)
 
 
@@ -178,11 +193,15 @@ def _fetch_fashion(folder: Path) -> None:
 
 _IN_MEMORY: dict[str, InMemory] = {
     "digits": InMemory(
-        (1, 8, 8), 10, Look((0.3053,), (0.3760,), pad=1, flip=False, white=16), _digits, "{:,} digits, every fourth of 1,797"
+        (1, 8, 8),
+        10,
+        Preprocessing((0.3053,), (0.3760,), pad=1, flip=False, white=16),
+        _digits,
+        "{:,} digits, every fourth of 1,797",
     ),
     "cifar10": _cifar(cifar_files.CIFAR10),
     "cifar100": _cifar(cifar_files.CIFAR100),
     "fashion-mnist": InMemory(
-        idx_files.SHAPE, 10, Look((0.2860,), (0.3530,), pad=2, flip=True), _fashion, "{:,} test images", _fetch_fashion
+        idx_files.SHAPE, 10, Preprocessing((0.2860,), (0.3530,), pad=2, flip=True), _fashion, "{:,} test images", _fetch_fashion
     ),
 }

@@ -1,4 +1,4 @@
-"""A small residual network for 8x8 pictures of one channel: two stages of blocks, the second with half the pixels."""
+"""A small residual network for 8x8 images with one channel: two stages of blocks, the second at half the resolution."""
 
 from __future__ import annotations
 
@@ -7,15 +7,15 @@ from torch.nn import functional
 
 
 class DigitsBlock(nn.Module):
-    """Two 3x3 convolutions beside a shortcut; with a stride the shortcut is a convolution too."""
+    """Two 3x3 convolutions with a shortcut, which is a convolution if there is a stride."""
 
-    def __init__(self, inside: int, outside: int, stride: int = 1) -> None:
+    def __init__(self, in_channels: int, out_channels: int, stride: int = 1) -> None:
         super().__init__()
-        self.conv1 = nn.Conv2d(inside, outside, 3, stride, 1, bias=False)
-        self.bn1 = nn.BatchNorm2d(outside)
-        self.conv2 = nn.Conv2d(outside, outside, 3, 1, 1, bias=False)
-        self.bn2 = nn.BatchNorm2d(outside)
-        self.shortcut = nn.Conv2d(inside, outside, 1, stride) if stride > 1 else nn.Identity()
+        self.conv1 = nn.Conv2d(in_channels, out_channels, 3, stride, 1, bias=False)
+        self.bn1 = nn.BatchNorm2d(out_channels)
+        self.conv2 = nn.Conv2d(out_channels, out_channels, 3, 1, 1, bias=False)
+        self.bn2 = nn.BatchNorm2d(out_channels)
+        self.shortcut = nn.Conv2d(in_channels, out_channels, 1, stride) if stride > 1 else nn.Identity()
 
     def forward(self, x: Tensor) -> Tensor:
         y = self.bn2(self.conv2(functional.relu(self.bn1(self.conv1(x)))))
@@ -23,7 +23,7 @@ class DigitsBlock(nn.Module):
 
 
 class DigitsResNet(nn.Module):
-    """Highways, inner edges and a classifier: everything there is to prune, at a size that trains in seconds."""
+    """Residual edges, edges inside blocks and a classifier: every kind of edge, in a network that trains in seconds."""
 
     def __init__(self, width: int = 24, depth: int = 2, classes: int = 10) -> None:
         super().__init__()

@@ -1,6 +1,6 @@
-"""Published sets fetched into a folder: checked against torchvision's checksums, and there as a whole or not at all.
+"""Downloads of published data sets, checked against torchvision's checksums; a data set appears completely or not at all.
 
-The addresses are torchvision's own, so that none is kept here.
+The addresses are those in torchvision.
 """
 
 from __future__ import annotations
@@ -21,9 +21,9 @@ from gator.zoo.by_name import needs
 
 
 def fetch_archive(kind: str, folder: Path) -> None:
-    """The archive of the torchvision data set `kind`, unpacked in `folder`."""
+    """Download the archive of the torchvision data set `kind` and unpack it in `folder`."""
     known = getattr(needs("torchvision", "zoo").datasets, kind)
-    with _aside(folder, known.base_folder) as place:
+    with _temporary(folder, known.base_folder) as place:
         archive = place / "archive"
         _fetch(known.url, archive, known.tgz_md5, folder)
         try:
@@ -37,9 +37,9 @@ def fetch_archive(kind: str, folder: Path) -> None:
 
 
 def fetch_files(kind: str, inside: Path, folder: Path) -> None:
-    """The single files of the torchvision data set `kind`, in `inside` of the `folder`."""
+    """Download the files of the torchvision data set `kind` to `folder`/`inside`."""
     known = getattr(needs("torchvision", "zoo").datasets, kind)
-    with _aside(folder, str(inside)) as place:
+    with _temporary(folder, str(inside)) as place:
         fetched = place / "files"
         fetched.mkdir()
         for name, md5 in known.resources:
@@ -48,13 +48,13 @@ def fetch_files(kind: str, inside: Path, folder: Path) -> None:
 
 
 @contextmanager
-def _aside(folder: Path, target: str) -> Iterator[Path]:
-    """A place beside the target on the same disk, gone afterwards whatever happened."""
+def _temporary(folder: Path, target: str) -> Iterator[Path]:
+    """A temporary folder beside the target, on the same disk; it is always removed afterwards."""
     if (folder / target).exists():
-        raise DataError(f"{folder / target} is there but not complete; remove it and run again to fetch the set")
+        raise DataError(f"{folder / target} exists but is not complete; remove it and run again to download the data set")
     new = not folder.exists()
     folder.mkdir(parents=True, exist_ok=True)
-    place = Path(tempfile.mkdtemp(prefix=".fetching-", dir=folder))
+    place = Path(tempfile.mkdtemp(prefix=".download-", dir=folder))
     try:
         yield place
     finally:
@@ -72,13 +72,13 @@ def _fetch(url: str, file: Path, md5: str, folder: Path) -> None:
                 out.write(block)
     except (OSError, HTTPException) as error:
         raise DataError(
-            f"{url} could not be fetched ({error}); nothing was written\n"
-            f"  Check the network, or put the set in {folder} by hand."
+            f"{url} could not be downloaded ({error}); nothing was written\n"
+            f"  Check the network, or put the data set in {folder} by hand."
         ) from error
     if digest.hexdigest() != md5:
         raise DataError(
             f"{url}: the checksum is {digest.hexdigest()}, expected {md5}\n"
-            "  The download was cut short or is not the published file; nothing was written. Run again."
+            "  The download was truncated or is not the published file; nothing was written. Run again."
         )
 
 
@@ -87,5 +87,5 @@ def _put(made: Path, target: Path) -> None:
     try:
         os.rename(made, target)
     except OSError:
-        if not target.is_dir():  # else another process was quicker, with the same files
+        if not target.is_dir():  # otherwise another process has downloaded the same files meanwhile
             raise

@@ -1,7 +1,7 @@
-"""Pictures in folders: FOLDER/train/CLASS/*.jpg and FOLDER/val/CLASS/*.jpg, decoded as they are needed.
+"""Images in folders: FOLDER/train/CLASS/*.jpg and FOLDER/val/CLASS/*.jpg, decoded as they are needed.
 
-The crop and mirror of an example are drawn from (seed, epoch, its place in the epoch): neither the number of workers nor
-of processes changes a picture.
+The crop and the flip of an example depend on (seed, epoch, its position in the epoch) alone: neither the number of workers
+nor that of processes changes them.
 """
 
 from __future__ import annotations
@@ -27,14 +27,14 @@ MEAN, STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
 
 
 def load(folder: Path, share: Share, *, augment: bool, workers: int, image_size: int) -> Data:
-    """Training and validation pictures of every class that has a folder in `folder`/train."""
+    """Training and validation images of every class that has a folder in `folder`/train."""
     needs("PIL", "zoo")
     train, test = _classes(folder, "train"), _classes(folder, "val")
     names = tuple(train)
-    if strange := [name for name in test if name not in train]:
+    if extra := [name for name in test if name not in train]:
         raise DataError(
-            f"imagefolder: {folder / 'val'} has classes that train has not: {', '.join(strange[:5])}"
-            f"{' ...' if len(strange) > 5 else ''}\n  The folders of val must be named as those of train."
+            f"imagefolder: {folder / 'val'} has classes that train does not have: {', '.join(extra[:5])}"
+            f"{' ...' if len(extra) > 5 else ''}\n  The folders in val must have the same names as those in train."
         )
     seen, unseen = _Decoded(_files(train, names), image_size), _Decoded(_files(test, names), image_size)
     return Data(
@@ -58,10 +58,11 @@ def _classes(folder: Path, part: str) -> dict[str, list[str]]:
         if each.is_dir() and not each.name.startswith(".")
     }
     if not found:
-        raise DataError(f"imagefolder: {here} has no folders in it; expected one a class")
+        raise DataError(f"imagefolder: {here} has no folders in it; expected one per class")
     if empty := [name for name, files in found.items() if not files]:
         raise DataError(
-            f"imagefolder: no pictures in {here / empty[0]}; fill or remove it (read are {', '.join(sorted(SUFFIXES))})"
+            f"imagefolder: no images in {here / empty[0]}; add some, or remove the folder "
+            f"(known types: {', '.join(sorted(SUFFIXES))})"
         )
     return found
 
@@ -73,7 +74,7 @@ def _files(classes: dict[str, list[str]], names: tuple[str, ...]) -> tuple[tuple
 
 @dataclass(frozen=True)
 class Wanted:
-    """An example, and the key of what happens to it: (seed, epoch, place); none for the plain middle of the picture."""
+    """An example, and the key that its crop and flip are drawn from: (seed, epoch, position); None for the center crop."""
 
     index: int
     key: tuple[int, int, int] | None = None
@@ -81,7 +82,7 @@ class Wanted:
 
 @dataclass(frozen=True)
 class _Decoded(Dataset[Any]):
-    """Whole batches by a list of what is wanted. What cannot be read is returned as text, to be raised outside the worker."""
+    """Batches by a list of examples. An error is returned as text and raised by the caller, outside the worker process."""
 
     files: tuple[tuple[str, int], ...]
     size: int
@@ -91,42 +92,42 @@ class _Decoded(Dataset[Any]):
         for each in wanted:
             file, _ = self.files[each.index]
             try:
-                images.append(self._picture(file, each.key))
-            except Exception as error:  # a damaged picture can fail in any way
-                return f"{file}: the picture cannot be read ({type(error).__name__}: {error}); mend or remove it"
+                images.append(self._image(file, each.key))
+            except Exception as error:  # a damaged image can fail in any way
+                return f"{file}: the image cannot be read ({type(error).__name__}: {error}); repair or remove it"
         batch = torch.from_numpy(np.stack(images)).permute(0, 3, 1, 2).float().div_(255)
         mean, std = (torch.tensor(each).reshape(-1, 1, 1) for each in (MEAN, STD))
         labels = torch.tensor([self.files[each.index][1] for each in wanted])
         return batch.sub_(mean).div_(std).contiguous(), labels
 
-    def _picture(self, file: str, key: tuple[int, int, int] | None) -> np.ndarray:
+    def _image(self, file: str, key: tuple[int, int, int] | None) -> np.ndarray:
         from PIL import Image
 
         with Image.open(file) as opened:
-            picture = opened.convert("RGB")
+            image = opened.convert("RGB")
         if key is None:
-            return np.asarray(_middle(picture, self.size))
+            return np.asarray(_center_crop(image, self.size))
         generator = random(*key)
-        box = random_box(generator, *picture.size)
-        picture = picture.crop(box).resize((self.size, self.size), Image.Resampling.BILINEAR)
-        pixels = np.asarray(picture)
+        box = random_box(generator, *image.size)
+        image = image.crop(box).resize((self.size, self.size), Image.Resampling.BILINEAR)
+        pixels = np.asarray(image)
         return pixels[:, ::-1] if generator.random() < 0.5 else pixels
 
 
-def _middle(picture: Any, size: int) -> Any:
-    """The shorter side at 256/224 of `size`, then the middle."""
+def _center_crop(image: Any, size: int) -> Any:
+    """Resize the shorter side to 256/224 of `size`, then crop the center."""
     from PIL import Image
 
-    width, height = picture.size
+    width, height = image.size
     short = round(size * 256 / 224)
     scaled = (short, int(short * height / width)) if width <= height else (int(short * width / height), short)
-    picture = picture.resize(scaled, Image.Resampling.BILINEAR)
+    image = image.resize(scaled, Image.Resampling.BILINEAR)
     left, top = round((scaled[0] - size) / 2), round((scaled[1] - size) / 2)
-    return picture.crop((left, top, left + size, top + size))
+    return image.crop((left, top, left + size, top + size))
 
 
 def random_box(generator: np.random.Generator, width: int, height: int) -> tuple[int, int, int, int]:
-    """A rectangle of 8 to 100 % of the area, between 3:4 and 4:3; after ten that do not fit, the middle."""
+    """A random box with 8 to 100 % of the area and a ratio from 3:4 to 4:3; after ten tries that do not fit, a center crop."""
     for _ in range(10):
         area = width * height * generator.uniform(0.08, 1.0)
         ratio = math.exp(generator.uniform(math.log(3 / 4), math.log(4 / 3)))
@@ -140,7 +141,8 @@ def random_box(generator: np.random.Generator, width: int, height: int) -> tuple
 
 
 def _decoded(dataset: _Decoded, wanted: Iterable[list[Wanted]], workers: int) -> Iterator[tuple[Tensor, Tensor]]:
-    generator = torch.Generator().manual_seed(0)  # the loader draws a seed for its workers: not from the global one
+    # The loader draws a seed for its workers; it must not take it from the global generator.
+    generator = torch.Generator().manual_seed(0)
     loader = DataLoader(dataset, batch_size=None, sampler=wanted, num_workers=workers, generator=generator)
     for batch in loader:
         if isinstance(batch, str):
@@ -150,7 +152,7 @@ def _decoded(dataset: _Decoded, wanted: Iterable[list[Wanted]], workers: int) ->
 
 @dataclass(frozen=True, eq=False)
 class TrainFiles:
-    """Shuffled batches of pictures from files."""
+    """Shuffled batches of images from files."""
 
     dataset: _Decoded
     shuffle: Shuffle
@@ -165,10 +167,10 @@ class TrainFiles:
         return len(self.shuffle)
 
     def batches(self, epoch: int, start: int = 0) -> Iterator[tuple[Tensor, Tensor]]:
-        order, seed, whole, mine = self.shuffle.epoch(epoch), self.shuffle.seed, self.shuffle.whole, self.shuffle.mine
+        order, seed, size, mine = self.shuffle.epoch(epoch), self.shuffle.seed, self.shuffle.global_batch, self.shuffle.mine
 
         def row(index: int) -> list[Wanted]:
-            places = range(index * whole + mine.start, index * whole + mine.stop)
+            places = range(index * size + mine.start, index * size + mine.stop)
             keys = [(seed, epoch, place) if self.augment else None for place in places]
             return [Wanted(int(each), key) for each, key in zip(order[index, mine], keys, strict=True)]
 
@@ -177,9 +179,9 @@ class TrainFiles:
 
 @dataclass(frozen=True, eq=False)
 class TestFiles:
-    """Every picture once, in the order of classes and names; the epoch changes nothing."""
+    """Every image once, in the order of classes and file names, in every epoch."""
 
-    __test__ = False  # to pytest
+    __test__ = False  # not a test for pytest
 
     dataset: _Decoded
     order: InOrder

@@ -1,38 +1,40 @@
-"""What the training room sees of a data set: two loaders, and what is known about the examples.
+"""What training needs of a data set: two loaders, and what is known about the examples.
 
-A training batch is a function of (seed, epoch, index, rank) alone, and the global generators are left as they are.
+A training batch depends on (seed, epoch, index, rank) alone, and the global random number generators are not used.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Literal, Protocol
 
 from torch import Tensor
 
+Part = Literal["train", "test"]
+
 
 class Loader(Protocol):
-    """Batches of inputs and labels, the same for the same epoch however often they are asked for."""
+    """Batches of inputs and labels; the same epoch always gives the same batches."""
 
     @property
     def examples(self) -> int:
-        """In one epoch, over all processes."""
+        """The number of examples in one epoch, over all processes."""
 
     def __len__(self) -> int:
-        """Batches in one epoch of this process."""
+        """The number of batches of this process in one epoch."""
 
     def batches(self, epoch: int, start: int = 0) -> Iterator[tuple[Tensor, Tensor]]:
-        """The batches of an epoch from number `start` on."""
+        """The batches of an epoch, from number `start` on."""
 
 
 @dataclass(frozen=True)
 class Data:
-    """A data set: what is trained on, what is tested on."""
+    """A data set with its training and test loaders."""
 
     name: str
     train: Loader
     test: Loader
-    classes: int  # 0 where it is not known
+    classes: int  # 0 if it is not known
     shape: tuple[int, ...]  # of one example
-    tested_on: str
+    tested_on: str  # a description of the test examples, for the result

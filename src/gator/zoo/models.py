@@ -15,14 +15,15 @@ import torch
 from torch import nn
 
 from gator.errors import ModelNameError
-from gator.zoo.by_name import call, function_in, is_file, needs, unknown
+from gator.zoo.by_name import needs, unknown
 from gator.zoo.cifar import DEPTHS, CifarResNet
 from gator.zoo.digits import DigitsResNet
+from gator.zoo.user_file import call, function_in, is_file
 
 
 @dataclass(frozen=True)
 class Network:
-    """A network, the name it was asked for by, and inputs it can be run on."""
+    """A network, its name, and example inputs."""
 
     name: str
     model: nn.Module
@@ -30,9 +31,21 @@ class Network:
 
 
 def build(name: str, *, example_inputs: Any = None, classes: int = 0, pretrained: str = "") -> Network:
-    """The network called `name`. `example_inputs` replaces those the name implies; a factory that returns only a
-    model needs them. `classes` is the number of answers, where the name leaves it open; `pretrained` asks for published
-    weights: "DEFAULT", or a name the library gives them."""
+    """Build a network by its name, with random weights.
+
+    name: "cifar:resnet20" (32, 44, 56, 110), "digits:resnet", "torchvision:NAME", "timm:NAME", "hf:FOLDER" with a config.json,
+    or path/to/file.py:factory, a function without arguments that returns a module or (module, example inputs).
+    example_inputs: replaces those that the name implies; needed if a factory returns only a module.
+    classes: the number of classes, for networks that leave it open; 0 is the number the name implies.
+    pretrained: published weights of torchvision or timm: "DEFAULT", or the name of the weights.
+
+    Returns a `Network` with `model` and `example_inputs`. Raises `gator.ModelNameError` if the name is unknown or the network
+    cannot be built, and `gator.MissingExtraError` if the library it comes from is not installed.
+
+    >>> network = zoo.build("cifar:resnet20")
+    >>> network.model(network.example_inputs).shape
+    torch.Size([1, 10])
+    """
     source, _, rest = name.partition(":")
     if is_file(name):
         model, inputs = _from_file(name)
@@ -40,13 +53,13 @@ def build(name: str, *, example_inputs: Any = None, classes: int = 0, pretrained
         model, inputs = _SOURCES[source](rest, classes, pretrained)
     else:
         known = ", ".join(f"{key}:NAME" for key in _SOURCES)
-        raise ModelNameError(f"no network is called {name!r}; expected {known} or path/to/file.py:factory")
+        raise ModelNameError(f"unknown network {name!r}; expected {known} or path/to/file.py:factory")
     if pretrained and source not in _PUBLISHED:
-        raise ModelNameError(f"{name} has no published weights to ask for; give a file of weights instead")
+        raise ModelNameError(f"{name} has no published weights; give a file of weights instead")
     inputs = inputs if example_inputs is None else example_inputs
     if inputs is None:
         raise ModelNameError(
-            f"{name} gives a model without example inputs; return (model, example_inputs) from the factory, or give a shape "
+            f"{name} returns a model without example inputs; return (model, example_inputs) from the factory, or pass a shape "
             "(--input 1,3,224,224)"
         )
     return Network(name, model, inputs)
@@ -82,7 +95,7 @@ def _torchvision(name: str, classes: int, pretrained: str) -> tuple[nn.Module, A
     try:
         model = models.get_model(name, weights=pretrained or None, **arguments)
     except (KeyError, ValueError, OSError) as error:
-        raise ModelNameError(f"torchvision:{name} cannot be made with weights {pretrained!r}: {error}") from error
+        raise ModelNameError(f"torchvision:{name} cannot be built with weights {pretrained!r}: {error}") from error
     return model, torch.zeros(1, *_TORCHVISION_INPUTS.get(name, (3, 224, 224)))
 
 
@@ -94,12 +107,12 @@ def _timm(name: str, classes: int, pretrained: str) -> tuple[nn.Module, Any]:
     try:
         model = timm.create_model(tagged, pretrained=bool(pretrained), **({"num_classes": classes} if classes else {}))
     except (RuntimeError, OSError) as error:
-        raise ModelNameError(f"timm:{name} cannot be made with weights {pretrained!r}: {error}") from error
+        raise ModelNameError(f"timm:{name} cannot be built with weights {pretrained!r}: {error}") from error
     return model, torch.zeros(1, *model.pretrained_cfg.get("input_size", (3, 224, 224)))
 
 
 def _hugging_face(name: str, classes: int, _: str) -> tuple[nn.Module, Any]:
-    """A folder with config.json, or the file itself; the architecture named there, with random weights."""
+    """The architecture that a config.json names (`name` is the file or its folder), with random weights."""
     path = Path(name)
     path = path / "config.json" if path.is_dir() else path
     if not path.is_file():
@@ -112,7 +125,7 @@ def _hugging_face(name: str, classes: int, _: str) -> tuple[nn.Module, Any]:
     kind = getattr(transformers, wanted[0], None) if wanted else None
     model = kind(config) if kind else transformers.AutoModel.from_config(config)
     if getattr(config, "use_cache", False):
-        model.config.use_cache = False  # a cache of keys and values is not an output to prune around
+        model.config.use_cache = False  # the cache of keys and values would be one more output of the network
     if model.main_input_name == "pixel_values":
         size = config.image_size if isinstance(config.image_size, int) else config.image_size[0]
         return model, {"pixel_values": torch.zeros(1, config.num_channels, size, size)}

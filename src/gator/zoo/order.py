@@ -1,7 +1,7 @@
-"""Which example stands where: the order of an epoch, cut into batches over all processes.
+"""The order of the examples in an epoch, and their distribution over batches and processes.
 
-Everything is drawn from (seed, epoch, position) alone and never from the global generators, so that a run that was killed
-goes on bit for bit, and two processes with batch b see together what one with batch 2b sees.
+Everything is drawn from (seed, epoch, position) alone, never from the global generators. So a run that was killed resumes bit
+for bit, and two processes with batch size b see the same global batches as one with batch size 2b.
 """
 
 from __future__ import annotations
@@ -17,13 +17,13 @@ Positions = npt.NDArray[np.int64]
 
 
 def random(seed: int, epoch: int, position: int = -1) -> np.random.Generator:
-    """The generator of an epoch's order (position -1), or of what happens to a batch or an example of it."""
+    """The generator for the order of an epoch (position -1), or for the augmentation of a batch or an example in it."""
     return np.random.Generator(np.random.Philox(np.random.SeedSequence((seed, epoch, position + 1))))
 
 
 @dataclass(frozen=True)
 class Shuffle:
-    """`count` training examples in batches of `batch` for each of `world` processes; an incomplete last one is dropped."""
+    """`count` training examples in batches of `batch` for each of `world` processes; an incomplete last batch is dropped."""
 
     count: int
     batch: int
@@ -32,39 +32,39 @@ class Shuffle:
     world: int = 1
 
     def __post_init__(self) -> None:
-        if self.whole > self.count:
+        if self.global_batch > self.count:
             processes = f" in each of {self.world} processes" if self.world > 1 else ""
             raise DataError(
-                f"a batch of {self.batch:,} examples{processes} does not fit the {self.count:,} training examples; "
-                "take a smaller batch"
+                f"a batch of {self.batch:,} examples{processes} is larger than the {self.count:,} training examples; "
+                "use a smaller batch"
             )
 
     @property
-    def whole(self) -> int:
+    def global_batch(self) -> int:
         """Examples in one batch over all processes."""
         return self.batch * self.world
 
     @property
     def examples(self) -> int:
-        return len(self) * self.whole
+        return len(self) * self.global_batch
 
     @property
     def mine(self) -> slice:
-        """This process's part of a whole batch."""
+        """The part of a global batch that belongs to this process."""
         return slice(self.rank * self.batch, (self.rank + 1) * self.batch)
 
     def __len__(self) -> int:
-        return self.count // self.whole
+        return self.count // self.global_batch
 
     def epoch(self, epoch: int) -> Positions:
-        """The examples of each batch of an epoch: one row a batch, over all processes."""
+        """The examples of an epoch, with one row per global batch."""
         drawn = random(self.seed, epoch).permutation(self.count)[: self.examples]
-        return drawn.reshape(len(self), self.whole)
+        return drawn.reshape(len(self), self.global_batch)
 
 
 @dataclass(frozen=True)
 class InOrder:
-    """`count` test examples, every one exactly once: a process takes one run of them, in batches of at most `batch`."""
+    """`count` test examples, each exactly once: a process takes a contiguous part, in batches of at most `batch`."""
 
     count: int
     batch: int
@@ -94,7 +94,7 @@ class InOrder:
 
 @dataclass(frozen=True)
 class Share:
-    """What a process takes of every set: its batches, and its number among all processes."""
+    """The batch sizes and the rank of a process, which decide which examples it takes."""
 
     batch: int
     test_batch: int
@@ -110,8 +110,8 @@ class Share:
 
 
 def split_off(count: int, held: int) -> tuple[Positions, Positions]:
-    """What is left to train on, and the `held` examples to test on: the same ones whatever the seed of a run."""
+    """The examples to train on, and the `held` examples to evaluate on, which are the same for every seed."""
     if not 0 < held < count:
-        raise DataError(f"hold_back = {held:,} does not leave anything to train on: there are {count:,} training examples")
+        raise DataError(f"hold_back = {held:,} leaves nothing to train on: there are {count:,} training examples")
     drawn = np.random.Generator(np.random.Philox(0)).permutation(count)
     return np.sort(drawn[held:]), np.sort(drawn[:held])

@@ -1,4 +1,4 @@
-"""How much is left to spend: a share of what the network costs, or an absolute figure with its unit."""
+"""What a network may cost: a share of what it costs now, or an absolute figure with its unit. Read and printed here."""
 
 from __future__ import annotations
 
@@ -17,16 +17,25 @@ _WORDS = {
 _TIMES = {"US": ("ms", 1e-3), "MS": ("ms", 1.0), "S": ("ms", 1e3)}
 
 
-def parse_target(target: float | str, whole: float, unit: str) -> float:
-    """The target in the unit of the cost; `whole` is what the network costs as it is."""
+def parse_target(target: float | str, full_cost: float, unit: str) -> float:
+    """The target in the unit of the cost: 0.5, "0.5" and "50%" are shares of `full_cost`, "300 MMACs" is a figure.
+
+    Raises GatorError for what cannot be read, is outside its range, or has the unit of another cost.
+
+    >>> parse_target("50%", 8.0, "ms")
+    4.0
+    """
     if isinstance(target, str):
-        return _absolute(target, unit)
+        share = re.fullmatch(r"\s*([0-9]*\.?[0-9]+)\s*(%?)\s*", target)
+        if share is None:
+            return _absolute(target, unit)
+        target = float(share.group(1)) / (100 if share.group(2) else 1)
     if isinstance(target, bool) or not isinstance(target, (int, float)) or not 0 < target <= 1:
         raise GatorError(
-            f"target={target!r}; expected a share of the cost above 0 and up to 1, or an absolute figure such as "
-            f'"{_example(unit)}"'
+            f'target={target!r}; expected a share of the cost above 0 and up to 1 (0.5 or "50%"), '
+            f'or a figure with its unit such as "{_example(unit)}"'
         )
-    return float(target) * whole
+    return float(target) * full_cost
 
 
 def _absolute(text: str, unit: str) -> float:

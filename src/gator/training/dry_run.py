@@ -1,4 +1,4 @@
-"""`dry_run`: everything a recipe asks for, built and tried for two steps of every phase on made-up data."""
+"""`dry_run`: build everything that a recipe names, and run two steps of every phase on made-up data."""
 
 from __future__ import annotations
 
@@ -8,25 +8,26 @@ from pathlib import Path
 from typing import TypeVar
 
 from gator.errors import RecipeError
-from gator.training.recipe import Phase, Recipe, check
+from gator.training.recipe import Phase, Recipe
+from gator.training.recipe_check import check
 from gator.training.run import run_on
 from gator.training.watch import Watch
 from gator.zoo.data import made_up, shape_of
 
 P = TypeVar("P", bound=Phase)
 _STEPS = 2
-_FEW = 2  # examples of a forward: enough for batch norms
+_EXAMPLES = 2  # per forward pass: enough for batch norms
 
 
 def dry_run(recipe: Recipe) -> str:
-    """Raises what a real run would raise about settings; leaves nothing behind, and downloads nothing."""
+    """Raise the errors about settings that a real run would raise, and return a summary; writes and downloads nothing."""
     check(recipe)
     known = shape_of(recipe.data.name, image_size=recipe.data.image_size)
     if known is None and not recipe.model.input:
-        raise RecipeError("a dry run on data of your own needs model.input: the shape of one example, without the batch")
+        raise RecipeError("a dry run with your own data needs model.input: the shape of one example, without the batch")
     shape, classes = known or (recipe.model.input, 0)
     parts = min(recipe.data.batch // recipe.data.sub_batch, 2) if recipe.data.sub_batch else 1
-    data = made_up(tuple(recipe.model.input or shape), classes, batch=parts * _FEW, batches=_STEPS)
+    data = made_up(tuple(recipe.model.input or shape), classes, batch=parts * _EXAMPLES, batches=_STEPS)
     with tempfile.TemporaryDirectory() as folder:
         result = run_on(_short(recipe, parts), data, Path(folder) / "run", Watch())
     lines = [f"{recipe.name}: two steps of every phase done on made-up data of shape {'x'.join(map(str, data.shape))}"]
@@ -38,20 +39,20 @@ def _short(recipe: Recipe, parts: int) -> Recipe:
     return dataclasses.replace(
         recipe,
         model=dataclasses.replace(recipe.model, weights=""),
-        data=dataclasses.replace(recipe.data, batch=parts * _FEW, sub_batch=_FEW if recipe.data.sub_batch else 0),
+        data=dataclasses.replace(recipe.data, batch=parts * _EXAMPLES, sub_batch=_EXAMPLES if recipe.data.sub_batch else 0),
         train=_one_epoch(recipe.train),
-        prune=dataclasses.replace(_one_epoch(recipe.prune), alphas=recipe.prune.alphas[:_STEPS], round_to=_steps_of(recipe)),
+        prune=dataclasses.replace(_one_epoch(recipe.prune), alphas=recipe.prune.alphas[:_STEPS], round_to=_round_to(recipe)),
         finetune=dataclasses.replace(_one_epoch(recipe.finetune), recalibrate=min(recipe.finetune.recalibrate, 1)),
-        # No table: to build one takes minutes, and it would be left behind.
+        # Not a table: building one takes minutes, and the file would stay.
         latency=dataclasses.replace(recipe.latency, method="probe", batch=1, rounds=1, table="", other_device=False),
     )
 
 
-def _steps_of(recipe: Recipe) -> int:
+def _round_to(recipe: Recipe) -> int:
     return recipe.prune.round_to if isinstance(recipe.prune.round_to, int) else 1
 
 
 def _one_epoch(phase: P) -> P:
-    # A small rate: noise and random weights must not blow up.
+    # A small learning rate, so that training on noise does not diverge.
     epochs, lr = min(phase.epochs, 1), min(phase.lr, 1e-4)
     return dataclasses.replace(phase, epochs=epochs, lr=lr, schedule="constant", steps=(), warmup=0.0)

@@ -1,7 +1,8 @@
-"""A person's own data: path/to/file.py:function returns (train, test), iterables of (input, label) with a length.
+"""A user's own data: path/to/file.py:function returns (train, test), two iterables of (input, label) with a length.
 
-What they draw from the global generators (shuffling, augmentation) is drawn aside, from (seed, epoch): the run's own draws
-are as if the loader drew nothing, and an epoch begun in the middle gives the batches it would have given.
+While a user's loader runs (shuffling, augmentation), the global random number generators are seeded with (seed, epoch), and
+restored afterwards. So the loader does not disturb the random numbers of the run, and an epoch that is resumed in the middle
+gives the batches it would have given.
 """
 
 from __future__ import annotations
@@ -19,29 +20,29 @@ import torch
 from torch import Tensor
 
 from gator.errors import DataError
-from gator.zoo.by_name import call, function_in
 from gator.zoo.loader import Data
 from gator.zoo.order import Share, random
+from gator.zoo.user_file import call, function_in
 
 
 def load(name: str, share: Share, *, folder: str | None) -> Data:
-    """What the function returns, called with those of batch, seed, rank, world and folder that it names."""
+    """Call the function with those of batch, seed, rank, world and folder that are among its parameters."""
     known = {"batch": share.batch, "seed": share.seed, "rank": share.rank, "world": share.world, "folder": folder}
-    with Aside(share.seed, 0).entered():
+    with LoaderGenerators(share.seed, 0).entered():
         function = function_in(name, DataError)
         given = _named(function, known)
         if share.world > 1 and not {"rank", "world"} <= given.keys():
             raise DataError(
-                f"{name} gives each of the {share.world} processes the same batches; name `rank` and `world` as parameters and "
+                f"{name} gives each of the {share.world} processes the same batches; add the parameters `rank` and `world` and "
                 "divide the examples by them, for example with torch.utils.data.DistributedSampler"
             )
-        how = f"It is called with {', '.join(given) or 'no arguments'}; it may name any of {', '.join(known)} as parameters."
+        how = f"It is called with {', '.join(given) or 'no arguments'}; its parameters may be any of {', '.join(known)}."
         made = call(name, function, given, DataError, how)
     if not isinstance(made, (tuple, list)) or len(made) != 2:
         raise DataError(f"{name} returned {_found(made)}; expected (train, test), two loaders")
-    train, test = (OwnLoader(f"{name}, {part}", each, share) for part, each in zip(("train", "test"), made, strict=True))
+    train, test = (UserLoader(f"{name}, {part}", each, share) for part, each in zip(("train", "test"), made, strict=True))
     if not len(train):
-        raise DataError(f"{name}: the train loader is empty; a batch may be larger than the set, with drop_last=True")
+        raise DataError(f"{name}: the train loader is empty; with drop_last=True the batch may be larger than the data set")
     first, _ = next(test.batches(0), (None, None))
     if first is None:
         raise DataError(f"{name}: the test loader is empty")
@@ -55,8 +56,8 @@ def _named(function: Any, known: dict[str, Any]) -> dict[str, Any]:
     return {each.name: known[each.name] for each in parameters if each.name in known}
 
 
-class Aside:
-    """The global generators of torch (CPU), numpy and Python as one loader sees them, seeded by (seed, epoch)."""
+class LoaderGenerators:
+    """States of the global generators of torch (CPU), NumPy and Python for one loader, seeded with (seed, epoch)."""
 
     def __init__(self, seed: int, epoch: int) -> None:
         drawn = int(random(seed, epoch).integers(2**32))
@@ -69,7 +70,7 @@ class Aside:
 
     @contextmanager
     def entered(self) -> Iterator[None]:
-        """Inside, draws go on where the last ones here ended; outside, as if there had been none."""
+        """Inside, the global generators continue from the end of the previous block; afterwards they are restored."""
         outside = _generators()
         _set_generators(self._inside)
         try:
@@ -90,8 +91,8 @@ def _set_generators(states: tuple[Tensor, Any, Any]) -> None:
 
 
 @dataclass(frozen=True, eq=False)
-class OwnLoader:
-    """Somebody's loader, whose epochs are made repeatable."""
+class UserLoader:
+    """A user's loader, whose epochs are made repeatable."""
 
     name: str
     source: Any
@@ -108,7 +109,7 @@ class OwnLoader:
 
     @property
     def examples(self) -> int:
-        """Of the data set where the loader has one, but no more than its batches hold; else so many batches like the first."""
+        """The size of the loader's data set, but no more than its batches hold; without one, estimated from the first batch."""
         size = getattr(self.source, "batch_size", None) or len(next(self.batches(0), (torch.empty(0),))[0])
         held = len(self) * int(size) * self.share.world
         try:
@@ -120,12 +121,12 @@ class OwnLoader:
         return len(self.source)
 
     def batches(self, epoch: int, start: int = 0) -> Iterator[tuple[Tensor, Tensor]]:
-        aside = Aside(self.share.seed, epoch)
-        with aside.entered():
+        generators = LoaderGenerators(self.share.seed, epoch)
+        with generators.entered():
             self._begin(epoch)
             iterator = iter(self.source)
         for index in range(len(self)):
-            with aside.entered():
+            with generators.entered():
                 batch = next(iterator, None)
             if batch is None:
                 return
@@ -133,7 +134,7 @@ class OwnLoader:
                 yield self._pair(batch)
 
     def _begin(self, epoch: int) -> None:
-        """Tell the samplers the epoch, and seed generators the loader was given for its own."""
+        """Call set_epoch of the samplers, and seed the generators that the user gave to the loader."""
         batch_sampler = getattr(self.source, "batch_sampler", None)
         places = (self.source, getattr(self.source, "sampler", None), batch_sampler, getattr(batch_sampler, "sampler", None))
         for place in places:

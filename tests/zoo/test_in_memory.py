@@ -1,4 +1,4 @@
-"""Pictures in memory: batches are a function of seed, epoch, index and rank; augmentation is a crop and a mirror."""
+"""Images in memory: batches are a function of seed, epoch, index and rank; augmentation is a crop and a mirror."""
 
 import pickle
 from pathlib import Path
@@ -9,9 +9,9 @@ import torch
 from torch.nn import functional
 
 import gator
-from gator.zoo import cifar_files, load_data, made_up, memory, order, shape_of
+from gator.zoo import cifar_files, in_memory, load_data, made_up, order, shape_of
 
-EACH = 24  # pictures in a synthetic batch file
+EACH = 24  # images in a synthetic batch file
 
 
 def write_cifar10(folder: Path, each: int = EACH, protocol: int = 2) -> Path:
@@ -82,8 +82,8 @@ def test_order_and_augmentation_both_change_with_epoch_and_seed(name: str, cifar
         one, other = seen(0, 0, False), seen(epoch, seed, False)
         assert not torch.equal(one, other)  # the order alone
         assert set(map(_bytes, one)) & set(map(_bytes, other))
-    look = both(name, cifar, batch=8).train.look
-    first, second = (memory.Draw.of(order.random(0, epoch, 0), 64, look.pad, slice(0, 64)) for epoch in (0, 1))
+    look = both(name, cifar, batch=8).train.preprocessing
+    first, second = (in_memory.Draw.of(order.random(0, epoch, 0), 64, look.pad, slice(0, 64)) for epoch in (0, 1))
     assert not torch.equal(first.down, second.down)
 
 
@@ -140,8 +140,8 @@ def test_the_global_generators_are_left_alone(name: str, cifar: str) -> None:
     same(first, data.train.batches(0))
 
 
-def slow(image: torch.Tensor, look: memory.Look, down: int, right: int, mirrored: bool) -> torch.Tensor:
-    """One picture after the other: pad with black, cut the window out, mirror, normalise."""
+def slow(image: torch.Tensor, look: in_memory.Preprocessing, down: int, right: int, mirrored: bool) -> torch.Tensor:
+    """One image after the other: pad with black, crop, flip, normalize."""
     height, width = image.shape[1:]
     ground = functional.pad(image, (look.pad,) * 4)
     window = ground[:, down : down + height, right : right + width]
@@ -153,9 +153,9 @@ def slow(image: torch.Tensor, look: memory.Look, down: int, right: int, mirrored
 
 @SETS
 def test_augmentation_is_a_crop_and_a_mirror_of_the_original(name: str, cifar: str) -> None:
-    """Found by trying every window of the untouched picture, without asking how it was drawn."""
+    """Found by trying every crop of the original image, without asking how it was drawn."""
     data, plain = both(name, cifar, batch=16), both(name, cifar, batch=16, augment=False)
-    look = data.train.look
+    look = data.train.preprocessing
     seen = set()
     for (x, y), (original, labels) in zip(data.train.batches(0), plain.train.batches(0), strict=True):
         assert torch.equal(y, labels)
@@ -204,7 +204,7 @@ def test_held_back_examples_are_not_trained_on(cifar: str) -> None:
     assert (len(held), len(trained), data.train.examples) == (20, 100, 100)
     assert not held & trained
     for held_back in (120, 121):
-        with pytest.raises(gator.DataError, match="does not leave anything to train on: there are 120"):
+        with pytest.raises(gator.DataError, match="leaves nothing to train on: there are 120"):
             both("cifar10", cifar, hold_back=held_back)
 
 
@@ -220,11 +220,11 @@ def test_made_up_data() -> None:
 @pytest.mark.parametrize(
     ("options", "words"),
     [
-        ({"batch": 0}, "batch = 0: expected at least 1"),
-        ({"rank": 2, "world": 2}, "rank = 2: expected less than the number of processes, 2"),
+        ({"batch": 0}, "batch = 0; expected 1 or more"),
+        ({"rank": 2, "world": 2}, "rank = 2; expected less than the number of processes, 2"),
         ({"seed": -1}, "seed = -1"),
-        ({"batch": 2000}, "a batch of 2,000 examples does not fit the 1,348 training examples; take a smaller batch"),
-        ({"batch": 1000, "world": 2}, "a batch of 1,000 examples in each of 2 processes does not fit"),
+        ({"batch": 2000}, "a batch of 2,000 examples is larger than the 1,348 training examples; use a smaller batch"),
+        ({"batch": 1000, "world": 2}, "a batch of 1,000 examples in each of 2 processes is larger"),
     ],
 )
 def test_wrong_settings(options: dict, words: str) -> None:
@@ -273,7 +273,7 @@ class TestCifarFiles:
         data = load_data("cifar100", folder=str(tmp_path), verify=False, batch=10)
         assert data.classes == 100
         assert sorted(y for _, batch in data.train.batches(0) for y in batch.tolist()) == list(range(100))
-        with pytest.raises(gator.DataError, match="train: 100 pictures, expected 50,000; verify = false"):
+        with pytest.raises(gator.DataError, match="train: 100 images, expected 50,000; verify = false"):
             load_data("cifar100", folder=str(tmp_path))
 
     def test_changed_content_is_told(self, tmp_path, monkeypatch) -> None:
@@ -283,7 +283,7 @@ class TestCifarFiles:
         place = folder / "cifar-10-batches-py"
         for file in files:
             read = cifar_files.read_file(cifar_files.CIFAR10, place / file, EACH, verify=False)
-            monkeypatch.setitem(cifar_files.CIFAR10.published, file, cifar_files.content(read))
+            monkeypatch.setitem(cifar_files.CIFAR10.published, file, cifar_files.checksum(read))
         load_data("cifar10", folder=str(folder), batch=4)
         entry = pickle.loads((place / "data_batch_3").read_bytes())
         entry[b"data"][5, 77] ^= 1
@@ -312,8 +312,8 @@ class TestCifarFiles:
     @pytest.mark.parametrize(
         ("change", "words"),
         [
-            (lambda b: b[: len(b) // 2], "data_batch_1: damaged or cut short"),
-            (lambda b: b"", "data_batch_1: damaged or cut short"),
+            (lambda b: b[: len(b) // 2], "data_batch_1: damaged or truncated"),
+            (lambda b: b"", "data_batch_1: damaged or truncated"),
             (lambda b: pickle.dumps([1, 2]), "expected a dictionary with 'data' and 'labels', found list"),
             (lambda b: pickle.dumps({b"data": 3}), "expected a dictionary with 'data' and 'labels', found data"),
             (
@@ -321,10 +321,10 @@ class TestCifarFiles:
                 r"\(n, 3072\) under 'data', found uint8 \(3, 3071\)",
             ),
             (lambda b: _entry(np.zeros((3, 3072)), [0] * 3), r"found float64 \(3, 3072\)"),
-            (lambda b: _entry(np.zeros((3, 3072), np.uint8), [0] * 4), "3 pictures but 4 labels"),
+            (lambda b: _entry(np.zeros((3, 3072), np.uint8), [0] * 4), "3 images but 4 labels"),
             (lambda b: _entry(np.zeros((3, 3072), np.uint8), [0, 1, 10]), "labels from 0 to 10, expected 0 to 9"),
-            (lambda b: _entry(np.zeros((3, 3072), np.uint8), ["a"] * 3), "not a list of whole numbers"),
-            (lambda b: _entry(np.zeros((3, 3072), np.uint8), [[0], [0, 1], 2]), "not a list of whole numbers"),
+            (lambda b: _entry(np.zeros((3, 3072), np.uint8), ["a"] * 3), "not a list of integers"),
+            (lambda b: _entry(np.zeros((3, 3072), np.uint8), [[0], [0, 1], 2]), "not a list of integers"),
         ],
     )
     def test_damage_is_told(self, change, words: str, cifar: str) -> None:
@@ -338,7 +338,7 @@ class TestCifarFiles:
             load_data("cifar10")
         with pytest.raises(gator.DataError, match=r"no data_batch_1 in .*nowhere(.|\n)*download = true"):
             load_data("cifar10", folder=str(tmp_path / "nowhere"))
-        with pytest.raises(gator.DataError, match="data_batch_1: 24 pictures, expected 10,000; verify = false"):
+        with pytest.raises(gator.DataError, match="data_batch_1: 24 images, expected 10,000; verify = false"):
             load_data("cifar10", folder=cifar)
         (Path(cifar) / "cifar-10-batches-py" / "data_batch_4").unlink()
         with pytest.raises(gator.DataError, match="data_batch_4 is missing; unpack the whole archive"):

@@ -1,0 +1,151 @@
+"""`Budget`: what a network may cost, the limits on its widths, and which channels stay so that both are kept.
+
+It owns the prices, which change when a measurement corrects them, and the target. Gates and criteria only give scores.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+import numpy as np
+from numpy.typing import NDArray
+from torch import nn
+
+from gator.cost.prices import PlainData, Prices
+from gator.errors import GatorError
+from gator.gates.correct import corrected
+from gator.gates.limits import Limits
+from gator.gates.project import Alive, Scores, disconnecting_edge, project, smallest, unreachable
+from gator.graph.hypergraph import Hypergraph
+
+_NEAR = 1.1  # times the target: from here on an estimate is corrected by a measurement
+_FAR = 0.5  # of the target: no estimate is so wrong that a network estimated below this is really above the target
+Masks = dict[str, NDArray[np.bool_]]
+Build = Callable[[Masks], nn.Module]  # the smaller network with these living channels, in the form that is measured
+
+
+class Budget:
+    """The target (None: there is none, and only the limits hold), the limits, and the prices they are checked with."""
+
+    def __init__(
+        self,
+        graph: Hypergraph,
+        prices: Prices,
+        limits: Limits,
+        build: Build,
+        *,
+        target: float | None,
+        recalibrated: bool = False,
+    ) -> None:
+        self.graph, self.prices, self.limits, self.target = graph, prices, limits.resolved(prices), target
+        self.recalibrated = recalibrated  # whether a measurement has corrected an estimate close to the target
+        self._build = build
+
+    def cost(self, alive: Alive) -> float:
+        """What the network with these channels costs, by the prices as they are now."""
+        return self.prices.total(self.graph.widths_of(alive))
+
+    def measured(self, alive: Alive) -> float:
+        """What the network with these channels really costs."""
+        found = self.prices.measure(self._build(self.graph.masks_of(alive)), self.graph.widths_of(alive))
+        return self.cost(alive) if found is None else found
+
+    def open_channels(self, alive: Alive, logits: Scores, gated: Sequence[int]) -> Alive:
+        """The channels that stay when those with negative logits close: as many more as limits and connections need stay."""
+        limits = self.limits
+        after = self._open(alive, logits, gated, limits)
+        while (edge := disconnecting_edge(self.graph, alive, after)) is not None:
+            limits = limits.with_one_of(edge)
+            after = self._open(alive, logits, gated, limits)
+        return after
+
+    def _open(self, alive: Alive, logits: Scores, gated: Sequence[int], limits: Limits) -> Alive:
+        after: Alive = alive.copy()
+        for index in gated:
+            part = slice(int(self.graph.starts[index]), int(self.graph.starts[index + 1]))
+            wanted = int((alive[part] & (logits[part] >= 0)).sum())
+            fitting = [width for width in limits.widths_down(index, int(alive[part].sum())) if width >= wanted]
+            if fitting:
+                order = np.argsort(np.where(alive[part], logits[part], -np.inf), kind="stable")[::-1]
+                after[part] = False
+                after[part.start + order[: min(fitting)]] = True
+        return after
+
+    def is_met_by(self, after: Alive, living: Alive) -> bool:
+        """Whether the channels `after` cost no more than the target.
+
+        Close to the target an estimate is corrected once by measuring the network as it is, with the channels `living`:
+        what closes before the target is met closes for good.
+        """
+        if self.target is None:
+            return False
+        if self.prices.tolerance and not self.recalibrated and self.cost(after) <= _NEAR * self.target:
+            self.recalibrated = True
+            self.prices = self.prices.recalibrated(self.graph.widths_of(living), self.measured(living))
+        return self.cost(after) <= self.target
+
+    def check_reachable(self, living: Alive, scores: Scores) -> None:
+        """Raise BudgetError now if no choice of channels can meet the target, by estimate or by measurement."""
+        if self.target is None:
+            return
+        self.deciding_score(living, scores)
+        if self.prices.tolerance:
+            least = smallest(self.graph, self.limits, living)
+            if self.cost(least) > _FAR * self.target and (lowest := self.measured(least)) > self.target:
+                raise unreachable(self.target, lowest, self.prices.unit)
+
+    def deciding_score(self, living: Alive, scores: Scores) -> float:
+        """The score of the last channel that has to close for the target to be met."""
+        assert self.target is not None
+        return project(self.graph, self.prices, self.limits, living, scores, self.target).score
+
+    def projected(self, living: Alive, scores: Scores) -> tuple[Alive, float | None]:
+        """The channels that stay when those with the lowest scores close until the target is met.
+
+        With an estimated cost also what the network was measured to cost, for `settle`.
+        """
+
+        def attempt(budget: float) -> Alive:
+            return project(self.graph, self.prices, self.limits, living, scores, budget).alive
+
+        return self.meeting(attempt)
+
+    def meeting(self, attempt: Callable[[float], Alive]) -> tuple[Alive, float | None]:
+        """As `projected`, for any way to choose channels by their predicted cost."""
+        if self.target is None:
+            raise GatorError("there is no target to meet: this pruner was given alpha=")
+        tolerance = self.prices.tolerance
+
+        def cost(alive: Alive) -> float:
+            # Exact counts miss only the constant that a removed block may leave behind.
+            exact = not tolerance and bool(self.graph.widths_of(alive).all())
+            return self.cost(alive) if exact else self.measured(alive)
+
+        alive, found = corrected(attempt, cost, self.target, tolerance=tolerance, unit=self.prices.unit)
+        return alive, found if tolerance else None
+
+    def settle(self, alive: Alive, measured: float | None) -> None:
+        """The network has these channels from now on; an estimate is replaced by what was measured."""
+        if measured is not None:
+            self.prices = self.prices.recalibrated(self.graph.widths_of(alive), measured)
+
+    def of_cut(self, graph: Hypergraph, prices: Prices, old_edges: NDArray[np.int64]) -> Budget:
+        """The same budget for a network cut from this one; `old_edges` has the old edge of every new one."""
+        least = np.minimum(self.limits.least[old_edges], [edge.width for edge in graph.edges])
+        limits = Limits(least, self.limits.round_to)
+        return Budget(graph, prices, limits, self._build, target=self.target, recalibrated=self.recalibrated)
+
+    def state(self) -> PlainData:
+        """What `restored` needs, as plain data."""
+        return {
+            "target": self.target,
+            "least": self.limits.least.tolist(),
+            "round_to": self.limits.round_to,
+            "recalibrated": self.recalibrated,
+            "pricing_state": self.prices.state(),
+        }
+
+    def restored(self, prices: Prices, state: PlainData) -> Budget:
+        """The budget as it was saved, with prices restored from the same state."""
+        limits = Limits(np.array(state["least"], dtype=np.int64), int(state["round_to"]))
+        return Budget(self.graph, prices, limits, self._build, target=state["target"], recalibrated=bool(state["recalibrated"]))

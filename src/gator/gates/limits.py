@@ -1,0 +1,111 @@
+"""What may be closed: the least width of every edge, the step of widths, and edges that stay as they are.
+
+Edges are named by themselves, by the layers that write them, by glob patterns, or by modules of the model.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from fnmatch import fnmatchcase
+from typing import Literal
+
+import numpy as np
+from numpy.typing import NDArray
+from torch import nn
+
+from gator.cost.prices import Prices
+from gator.errors import GatorError
+from gator.graph.hypergraph import Edge, Hypergraph
+from gator.graph.select import layers_named, under
+
+MinWidth = int | Mapping[str, int]
+RoundTo = int | Literal["auto"]
+_AUTO = 0  # round_to until the prices are known
+log = logging.getLogger("gator")
+
+
+@dataclass(frozen=True)
+class Limits:
+    """The least width of every edge, in the order of the graph, and the number of channels that widths are multiples of."""
+
+    least: NDArray[np.int64]
+    round_to: int
+
+    @staticmethod
+    def of(
+        model: nn.Module, graph: Hypergraph, min_width: MinWidth, round_to: RoundTo, keep: Iterable[str | nn.Module]
+    ) -> Limits:
+        """The limits as a user gives them. Raises GatorError for what does not fit."""
+        if round_to != "auto" and (isinstance(round_to, bool) or not isinstance(round_to, int) or round_to < 1):
+            raise GatorError(f'round_to={round_to!r}; expected a whole number of channels, 1 or more, or "auto"')
+        least = np.zeros(len(graph.edges), dtype=np.int64)
+        for name, number in min_width.items() if isinstance(min_width, Mapping) else [("", min_width)]:
+            if isinstance(number, bool) or not isinstance(number, int) or number < 0:
+                where = f" of {name!r}" if name else ""
+                raise GatorError(f"min_width{where} is {number!r}; expected a whole number, 0 or more")
+            chosen = edges_named(model, graph, [name], "min_width") if name else range(len(graph.edges))
+            least[list(chosen)] = number
+        widths = np.array([edge.width for edge in graph.edges], dtype=np.int64)
+        least = np.minimum(least, widths)
+        kept = list(edges_named(model, graph, keep, "keep"))
+        least[kept] = widths[kept]
+        return Limits(least, _AUTO if round_to == "auto" else round_to)
+
+    def resolved(self, prices: Prices) -> Limits:
+        """The same, with `round_to="auto"` replaced by the step of these prices."""
+        return self if self.round_to != _AUTO else Limits(self.least, prices.width_step)
+
+    def with_one_of(self, edge: int) -> Limits:
+        """The same, but this edge keeps at least one channel."""
+        least = self.least.copy()
+        assert least[edge] == 0, f"edge {edge} keeps a channel already"
+        least[edge] = 1
+        return Limits(least, self.round_to)
+
+    def widths_down(self, edge: int, width: int) -> list[int]:
+        """The widths an edge can go down to from here, in falling order."""
+        steps = range(((width - 1) // self.round_to) * self.round_to, -1, -self.round_to) if width else ()
+        return [step for step in steps if step >= self.least[edge]]
+
+
+def edges_named(model: nn.Module, graph: Hypergraph, given: Iterable[str | nn.Module], argument: str) -> tuple[int, ...]:
+    """The edges that `given` names, by index: names of edges or of layers that write them, glob patterns, and modules.
+
+    Raises GatorError, which names `argument`, for what matches nothing, and for a layer that writes no edge: then the message
+    says which edges its channels belong to. Where a layer is one of several that write an edge, the log says which.
+    """
+    if isinstance(given, str):
+        raise GatorError(f"{argument}={given!r} is a string; expected a list of names, [{given!r}]")
+    found: dict[int, None] = {}
+    for item in given:
+        by_name = [i for i, edge in enumerate(graph.edges) if isinstance(item, str) and _is_named(edge, item)]
+        found.update(dict.fromkeys(by_name or _written_by(model, graph, item, argument)))
+    return tuple(sorted(found))
+
+
+def _is_named(edge: Edge, pattern: str) -> bool:
+    return edge.name == pattern or fnmatchcase(edge.name, pattern)
+
+
+def _written_by(model: nn.Module, graph: Hypergraph, item: str | nn.Module, argument: str) -> list[int]:
+    """The edges that the named layers write."""
+    layers = layers_named(model, [item], argument, error=GatorError)
+
+    def touching(names: Iterable[str]) -> bool:
+        return any(under(name, layer) for name in names for layer in layers)
+
+    found = [i for i, edge in enumerate(graph.edges) if touching(edge.producers)]
+    if not found:
+        owners = [edge.name for edge in graph.edges if touching(m.parameter for m in edge.members)]
+        hint = f"its channels belong to edge {' and '.join(map(repr, owners))}: name that" if owners else "they are fixed"
+        raise GatorError(f"{argument}= names {layers[0]!r}, which writes no channels that could be removed; {hint}")
+    for index in found:
+        others = [layer for layer in graph.edges[index].producers if not touching([layer])]
+        if others:
+            log.warning(
+                "%s= names %s, which is part of edge %r together with %s: the limit holds for the whole edge",
+                argument, layers[0], graph.edges[index].name, ", ".join(others[:3]) + ("" if len(others) < 4 else ", ..."),
+            )  # fmt: skip
+    return found

@@ -1,0 +1,45 @@
+"""The update of the gates (eq. 8 and 9): the mean gradient of all micro-batches and processes, then a step with momentum."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+from torch import distributed as dist
+
+from gator.errors import GatorError
+from gator.gates.gate import Gates
+
+
+def loss_scale(gates: Gates) -> Tensor:
+    """A zero that is added to the loss: its gradient tells by what a loss scaler (or accumulation) multiplied the loss."""
+    return torch.zeros((), device=gates.logits.device, dtype=gates.logits.dtype, requires_grad=True)
+
+
+def mean_gradient_(gates: Gates, scale: Tensor) -> Tensor | None:
+    """The mean gradient of the logits over micro-batches and processes, taken off; None after an overflow of a scaler."""
+    logits = gates.logits
+    if scale.grad is None:
+        raise GatorError(
+            "pruner.step() found no gradient of pruner.loss(): add it to the loss (loss = criterion(...) + pruner.loss()) "
+            "and call loss.backward() before"
+        )
+    gradient = torch.zeros_like(logits) if logits.grad is None else logits.grad
+    both = torch.cat([gradient.detach(), scale.grad.detach()[None]])
+    logits.grad = scale.grad = None
+    if dist.is_available() and dist.is_initialized() and dist.get_world_size() > 1:
+        dist.all_reduce(both)
+        dist.broadcast(both, 0)  # bit for bit the same everywhere, in whatever order the ranks were added
+    if not bool(torch.isfinite(both).all()) or float(both[-1]) == 0:
+        return None
+    return both[:-1] / both[-1]
+
+
+@torch.no_grad()
+def update_(gates: Gates, gradient: Tensor, price: Tensor, *, rate: float, momentum: float, weight_decay: float) -> None:
+    """One step of SGD on the logits; `price` is the share of the cost of one channel (lambda of eq. 6 and 7)."""
+    if weight_decay:
+        gradient = gradient + weight_decay * gates.logits
+    # Divided by the edge's own price, every edge closes at the same pace (eq. 9). Channels that cost nothing stay.
+    pull = torch.where(price > 0, gradient / price, 0.0)
+    gates.momentum.mul_(momentum).add_(pull).mul_(gates.alive & ~gates.held)
+    gates.logits.sub_(rate * gates.momentum)

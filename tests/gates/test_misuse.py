@@ -1,0 +1,146 @@
+"""What people get wrong around a pruner is answered by what to do instead."""
+
+from __future__ import annotations
+
+import io
+import logging
+import warnings
+
+import numpy as np
+import pytest
+import torch
+from small import SmallResNet, backward
+from torch import nn
+
+import gator
+
+X, Y = torch.randn(4, 1, 8, 8), torch.arange(4)
+
+
+def test_a_wrapped_model_is_refused() -> None:
+    with pytest.raises(gator.GatorError, match="wrapped in DataParallel; make the pruner first, then wrap"):
+        gator.Pruner(nn.DataParallel(SmallResNet()), X, alpha=1.0)
+
+
+def test_distributed_data_parallel_is_refused(tmp_path) -> None:
+    torch.distributed.init_process_group("gloo", init_method=f"file://{tmp_path}/store", rank=0, world_size=1)
+    try:
+        wrapped = nn.parallel.DistributedDataParallel(SmallResNet())
+        with pytest.raises(gator.GatorError, match="DistributedDataParallel; make the pruner first, then wrap"):
+            gator.Pruner(wrapped, X, alpha=1.0)
+    finally:
+        torch.distributed.destroy_process_group()
+
+
+def test_a_cut_before_the_target_is_reached_warns() -> None:
+    pruner = gator.Pruner(SmallResNet().train(), X, target=0.5, steps=100)
+    backward(pruner, X, Y)
+    pruner.step(lr=0.01)
+    with pytest.warns(UserWarning, match=r"cut\(\) after 1 of 100 steps: the target is not reached yet"):
+        small = pruner.cut()
+    assert gator.measure(small, X).macs <= pruner.target
+    pruner.project()
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        pruner.cut()
+
+
+def test_after_detach_the_loss_is_not_to_blame() -> None:
+    model = SmallResNet().train()
+    pruner = gator.Pruner(model, X, alpha=1.0)
+    backward(pruner, X, Y)
+    pruner.detach()
+    with pytest.raises(gator.GatorError, match=r"pruner.step\(\) was called after detach\(\): the gates are off"):
+        pruner.step(lr=0.1)
+    with pytest.raises(gator.GatorError, match=r"pruner.loss\(\) was called after detach\(\)"):
+        pruner.loss()
+
+
+def test_pickling_a_gated_model_says_what_to_save() -> None:
+    model = SmallResNet()
+    pruner = gator.Pruner(model, X, alpha=1.0)
+    with pytest.raises(gator.GatorError, match=r"Save model.state_dict\(\) and pruner.state_dict\(\)"):
+        torch.save(model, io.BytesIO())
+    torch.save({"model": model.state_dict(), "pruner": pruner.state_dict()}, io.BytesIO())
+    pruner.detach()
+    torch.save(model, io.BytesIO())
+
+
+class FixedBatch(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.one, self.two = nn.Linear(6, 8), nn.Linear(8, 2)
+
+    def forward(self, x):
+        return self.two(torch.relu(self.one(x)).reshape(4, 8))
+
+
+def test_gates_by_example_need_a_free_batch() -> None:
+    x = torch.randn(4, 6)
+    with pytest.raises(gator.GatorError, match='per="example" needs a network that runs at any batch size'):
+        gator.Pruner(FixedBatch(), x, alpha=1.0)
+    gator.Pruner(FixedBatch(), x, alpha=1.0, per="batch").detach()
+
+
+def test_the_correction_near_the_target_is_saved() -> None:
+    pruner = gator.Pruner(SmallResNet().train(), X, target=0.5, steps=10)
+    pruner.budget.recalibrated = True
+    state = pruner.state_dict()
+    pruner.detach()
+    again = gator.Pruner(pruner.model, X, target=0.5, steps=10, state=state)
+    assert again.budget.recalibrated
+    again.detach()
+
+
+@pytest.mark.parametrize("target", ["50%", "0.5", 0.5, " 50 % "])
+def test_shares_as_text(target) -> None:
+    model = SmallResNet()
+    pruner = gator.Pruner(model, X, target=target, steps=5)
+    assert pruner.target == pruner.whole_cost / 2
+    pruner.detach()
+    with pytest.raises(gator.GatorError, match="expected a share of the cost above 0 and up to 1"):
+        gator.Pruner(model, X, target="150%", steps=5)
+
+
+def test_edges_are_named_by_layers_modules_and_patterns(caplog) -> None:
+    model = SmallResNet()
+    graph = gator.trace(model, X)
+    for keep in (["blocks.3.conv1"], [model.blocks[3].conv1], ["*.3.conv1"]):
+        kept = gator.one_shot(model, graph, target=0.5, keep=keep)
+        assert "blocks.3.conv1" not in kept
+    highway = next(edge for edge in graph.edges if len(edge.producers) > 1)
+    other = next(layer for layer in highway.producers if layer != highway.name)
+    with caplog.at_level(logging.WARNING):
+        kept = gator.one_shot(model, graph, target=0.5, min_width={other: highway.width, "blocks.*.conv1": 2})
+    assert highway.name not in kept
+    assert f"min_width= names {other}, which is part of edge '{highway.name}'" in caplog.text
+    assert all(len(channels) >= 2 for name, channels in kept.items() if name.endswith("conv1"))
+    with pytest.raises(gator.GatorError, match=r"keep= names 'head', which writes no channels .* belong to edge"):
+        gator.Pruner(model, X, alpha=1.0, keep=["head"])
+    with pytest.raises(gator.GatorError, match=r"keep= names 'blocks\.9', which the model does not have"):
+        gator.Pruner(model, X, alpha=1.0, keep=["blocks.9"])
+    with pytest.raises(gator.GatorError, match="keep='stem' is a string"):
+        gator.Pruner(model, X, alpha=1.0, keep="stem")
+
+
+def test_a_function_as_criterion_and_ratios_by_edge() -> None:
+    model = SmallResNet()
+    graph = gator.trace(model, X)
+    own = gator.one_shot(model, graph, lambda rows, gradient: rows.abs().sum(1), target=0.5)
+    assert own == gator.one_shot(model, graph, "l1", target=0.5)
+    kept = gator.one_shot(model, graph, "l1", ratios={"blocks.*.conv1": 0.5, "stem": 0.25})
+    for edge in graph.edges:
+        gone = edge.width - len(kept.get(edge.name, range(edge.width)))
+        assert gone == (edge.width // 4 if edge.name == "stem" else edge.width // 2 if edge.name.endswith("conv1") else 0)
+    rounded = gator.one_shot(model, graph, "l1", ratios=0.4, round_to=4)
+    assert all(len(channels) % 4 == 0 for channels in rounded.values())
+    weights = np.abs(model.stem.weight.detach().numpy()).sum((1, 2, 3))
+    assert set(kept["stem"]).isdisjoint(np.argsort(weights)[:1]) or len(graph["stem"].producers) > 1
+    with pytest.raises(gator.GatorError, match=r"pass target= .* or ratios="):
+        gator.one_shot(model, graph)
+    with pytest.raises(gator.GatorError, match="expected one finite score per channel"):
+        gator.one_shot(model, graph, lambda rows, gradient: rows, target=0.5)
+    with pytest.raises(gator.GatorError, match=r"scores for .*, expected one for each"):
+        gator.one_shot(model, graph, lambda rows, gradient: rows.sum(1)[:1], target=0.5)
+    with pytest.raises(gator.GatorError, match=r"ratios of 'stem' is 1\.5; expected a share from 0 to 1"):
+        gator.one_shot(model, graph, ratios={"stem": 1.5})
