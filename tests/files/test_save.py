@@ -128,3 +128,29 @@ def test_a_failed_save_leaves_the_old_file(saved, monkeypatch) -> None:
     assert list(saved.parent.iterdir()) == [saved]
     with pytest.raises(gator.FileError, match="there is no folder"):
         gator.save(nn.Linear(2, 2), saved.parent / "nowhere" / "x.safetensors")
+
+
+class Views(nn.Module):
+    """Buffers that are views of each other and of a parameter."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.one, self.two = nn.Linear(4, 6), nn.Linear(6, 2)
+        table = torch.arange(12.0).reshape(3, 4)
+        self.register_buffer("table", table)
+        self.register_buffer("row", table[1])
+        self.register_buffer("spread", torch.ones(1).expand(4))
+        self.register_buffer("bias", self.two.bias.data[:1])
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.two(self.one(x + self.row + self.table[0] + self.spread)) + self.bias
+
+
+def test_views_as_buffers(tmp_path) -> None:
+    model, x = Views(), torch.randn(2, 4)
+    small = gator.cut(model, gator.trace(model, x), {"one": [0, 1, 5]})
+    for network in (model, small):
+        gator.save(network, tmp_path / "views.safetensors")
+        held = load_file(tmp_path / "views.safetensors")
+        assert all(torch.equal(held[name], tensor) for name, tensor in network.state_dict().items())
+    assert gap(run(small, x), run(gator.load(tmp_path / "views.safetensors", Views()), x)) == 0

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import os
+from collections.abc import Hashable
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +19,7 @@ from torch import nn
 
 from gator.atomic_file import write_atomically
 from gator.errors import FileError, GatorError
+from gator.graph.memory import memory_of, storage_of
 from gator.graph.plain_data import field
 from gator.graph.trace import named_tensors
 from gator.surgery.apply import apply, plan
@@ -45,16 +47,19 @@ def packed(model: nn.Module) -> tuple[dict[str, torch.Tensor], dict[str, Any]]:
     """The tensors of a network, and what JSON holds about them: names of tied tensors, and the plan of a cut network."""
     tensors: dict[str, torch.Tensor] = {}
     tied: dict[str, str] = {}
-    seen: dict[Any, str] = {}
+    seen: dict[Hashable, str] = {}
+    storages: set[int] = set()
     for name, tensor in model.state_dict().items():
         if not isinstance(tensor, torch.Tensor):
             raise FileError(f"cannot save {name!r}: the state_dict holds a {type(tensor).__name__} there, not a tensor")
-        key = (tensor.data_ptr(), tuple(tensor.shape), tensor.stride()) if tensor.numel() else name
-        if key in seen:
-            tied[name] = seen[key]
-        else:
-            seen[key] = name
-            tensors[name] = tensor.detach().contiguous()
+        first = seen.setdefault(memory_of(tensor) if tensor.numel() else name, name)
+        if first != name:
+            tied[name] = first
+            continue
+        # A view of another tensor is stored by itself: safetensors refuses memory that two tensors share.
+        is_view = storage_of(tensor) in storages
+        storages.add(storage_of(tensor))
+        tensors[name] = tensor.detach().contiguous().clone() if is_view else tensor.detach().contiguous()
     data = plan(model).to_data() if steps_of(model) else None
     return tensors, {"format": FORMAT, "class": type(model).__name__, "tied": tied, "plan": data}
 

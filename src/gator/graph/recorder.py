@@ -10,7 +10,6 @@ import functools
 import os
 import sys
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
 from pathlib import Path
 from types import CodeType
 from typing import Any
@@ -21,6 +20,8 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from gator.errors import TraceError
 from gator.graph.call_names import Rewritten
+from gator.graph.memory import memory_of, storage_of
+from gator.graph.process_wide import inside_function
 from gator.graph.program import Call, Ref, Value
 from gator.graph.shapes import quick_shape
 
@@ -63,14 +64,13 @@ class Names:
 
     def __init__(self, model: nn.Module) -> None:
         attributes = list(_attributes(model))[::-1]  # of several names the first is the one that counts
-        self._empty = {id(tensor): name for name, tensor in attributes if not tensor.numel()}
-        self._by_memory = {_memory(tensor): name for name, tensor in attributes if tensor.numel()}
+        self._by_memory = {memory_of(tensor): name for name, tensor in attributes}
         self.modules = {id(m): n for n, m in reversed(list(model.named_modules(remove_duplicate=False)))}
         self.device = attributes[-1][1].device if attributes else torch.device("cpu")
         self.origins = model.origins if isinstance(model, Rewritten) else {}
 
     def of_tensor(self, tensor: torch.Tensor) -> str | None:
-        return self._by_memory.get(_memory(tensor)) if tensor.numel() else self._empty.get(id(tensor))
+        return self._by_memory.get(memory_of(tensor))
 
 
 class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
@@ -87,39 +87,17 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
         self._shadows: dict[int, torch.Tensor] = {}
         self._known: dict[int, int] = {}  # id of a real tensor -> value
         self._alive: list[torch.Tensor] = []  # keeps ids from being reused
-        self._inside_function = 0  # forward of a torch.autograd.Function runs without gradients, but has some
         self._made: set[int] = set()  # ids of real tensors computed while recording
         self._advanced: dict[int, torch.Tensor] = {}  # counters that forward advances, as they would be by now
         self.device = names.device
-
-    @contextmanager
-    def functions_watched(self) -> Iterator[None]:
-        """Know when a custom autograd function is running."""
-        original = torch.autograd.Function.__dict__["apply"]
-
-        def apply(cls: Any, *args: Any, **kwargs: Any) -> Any:
-            self._inside_function += 1
-            try:
-                # Without gradients it saves nothing for a backward pass, which tensors made in inference mode refuse.
-                with torch.no_grad():
-                    return original.__func__(cls, *args, **kwargs)
-            finally:
-                self._inside_function -= 1
-
-        torch.autograd.Function.apply = classmethod(apply)  # type: ignore[assignment,method-assign]
-        try:
-            yield
-        finally:
-            torch.autograd.Function.apply = original  # type: ignore[method-assign]
 
     def add_input(self, name: str, shape: tuple[int, ...], dtype: torch.dtype) -> Stand:
         shadow = torch.empty(shape, dtype=dtype, device="meta")
         return Stand.make(shadow, self._new_value(shadow, "input", name), self.device)
 
     def _new_value(self, shadow: torch.Tensor, origin: str, name: str) -> int:
-        storage = shadow.untyped_storage()._cdata
         self._alive.append(shadow)
-        self.values.append(Value(len(self.values), tuple(shadow.shape), shadow.dtype, origin, name, storage))
+        self.values.append(Value(len(self.values), tuple(shadow.shape), shadow.dtype, origin, name, storage_of(shadow)))
         return len(self.values) - 1
 
     def shadow_and_value(self, tensor: torch.Tensor) -> tuple[torch.Tensor, int]:
@@ -195,7 +173,7 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
         overwrites = None
         if mutated is not None:
             overwrites = self.shadow_and_value(mutated)[1]
-        frozen = not torch.is_grad_enabled() and not self._inside_function
+        frozen = not torch.is_grad_enabled() and not inside_function()
         self.calls.append(Call(len(self.calls), func, recorded, tuple(ids), module, source, overwrites, frozen, origin))
         if mutated is not None:
             if not isinstance(mutated, Stand):
@@ -276,10 +254,6 @@ def _makes_floats(func: Any) -> bool:
 def _attributes(model: nn.Module) -> Iterator[tuple[str, torch.Tensor]]:
     yield from model.named_parameters(remove_duplicate=False)
     yield from model.named_buffers(remove_duplicate=False)
-
-
-def _memory(tensor: torch.Tensor) -> tuple[Any, ...]:
-    return (tensor.data_ptr(), tuple(tensor.shape), tensor.stride(), tensor.dtype)
 
 
 def _tensors(arg: Any) -> Iterator[torch.Tensor]:

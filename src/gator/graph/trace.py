@@ -17,8 +17,9 @@ from gator.graph.explain import Explainer
 from gator.graph.hypergraph import Edge, Hypergraph, SavedGraph, group
 from gator.graph.inputs import Inputs, describe
 from gator.graph.macs import macs
+from gator.graph.process_wide import collector_paused
 from gator.graph.program import needed
-from gator.graph.record import collector_paused, record, runs_at_other_sizes
+from gator.graph.record import record, runs_at_other_sizes
 from gator.graph.recorder import Names
 from gator.graph.rules import has_rule
 from gator.graph.select import layers_named, under

@@ -12,6 +12,8 @@ from typing import Any
 import torch
 from torch import fx, nn
 
+from gator.graph.memory import memory_of
+
 aten = torch.ops.aten
 _ADDS = (aten.add.Tensor, aten.add_.Tensor)
 _BIASED = (nn.modules.conv._ConvNd, nn.Linear, nn.modules.batchnorm._BatchNorm)
@@ -69,7 +71,7 @@ def _shared(bias: torch.Tensor, objects: Mapping[str, Any]) -> bool:
     held: list[torch.Tensor] = [value for value in objects.values() if isinstance(value, torch.Tensor)]
     for module in {id(value): value for value in objects.values() if isinstance(value, nn.Module)}.values():
         held += [parameter for _, parameter in module.named_parameters(recurse=False, remove_duplicate=False)]
-    return sum(other.data_ptr() == bias.data_ptr() for other in held) > 1
+    return sum(memory_of(other) == memory_of(bias) for other in held) > 1
 
 
 def _one_a_channel(constant: torch.Tensor, layer: nn.Module) -> bool:

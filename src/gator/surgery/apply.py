@@ -6,7 +6,7 @@ from torch import nn
 
 from gator.errors import CutError
 from gator.graph.hypergraph import Hypergraph
-from gator.graph.record import collector_paused
+from gator.graph.process_wide import collector_paused
 from gator.graph.trace import check_same, trace_inputs
 from gator.surgery.compose import Step
 from gator.surgery.cut import as_network, check_network

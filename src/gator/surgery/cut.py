@@ -11,8 +11,8 @@ from torch import nn
 
 from gator.errors import CutError
 from gator.graph.hypergraph import SavedGraph
+from gator.graph.process_wide import collector_paused
 from gator.graph.program import MODES
-from gator.graph.record import collector_paused
 from gator.graph.trace import named_tensors, retraced, sizes_free
 from gator.surgery.absorb import absorb_
 from gator.surgery.compare import class_differs

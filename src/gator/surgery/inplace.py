@@ -7,6 +7,7 @@ from typing import Any
 import torch
 from torch import nn
 from torch.optim import Optimizer
+from torch.utils import _pytree as pytree
 
 from gator.errors import CutError
 from gator.graph.bake import needs_baking
@@ -89,12 +90,16 @@ def _shrink_(model: nn.Module, plan: Plan, optimizer: Optimizer | None) -> None:
             parameter.grad = narrowed(gradient, axes)
         held = {} if optimizer is None else optimizer.state.get(parameter, {})
         for key, state in held.items():
-            if isinstance(state, torch.Tensor) and state.shape == data.shape:
-                held[key] = narrowed(state, axes)
+            held[key] = pytree.tree_map(lambda x, shape=data.shape, axes=axes: _narrowed(x, shape, axes), state)
     for name, tensor in buffers:
         owner, _, attribute = name.rpartition(".")
         model.get_submodule(owner)._buffers[attribute] = tensor
     update_layers_(model, plan)
+
+
+def _narrowed(held: Any, shape: torch.Size, axes: list[Mask | None]) -> Any:
+    """What an optimizer holds for a parameter of this shape, sliced along with it if it is as large."""
+    return narrowed(held, axes) if isinstance(held, torch.Tensor) and held.shape == shape else held
 
 
 def _check_optimizer(model: nn.Module, optimizer: Optimizer, plan: Plan) -> None:
@@ -109,8 +114,7 @@ def _check_optimizer(model: nn.Module, optimizer: Optimizer, plan: Plan) -> None
         if name is None or canonical[name] not in plan.attributes:
             continue
         for key, state in optimizer.state.get(parameter, {}).items():
-            tensors = state if isinstance(state, (list, tuple)) else [state]
-            for tensor in tensors:
+            for tensor in pytree.tree_leaves(state):
                 if isinstance(tensor, torch.Tensor) and tensor.numel() > 1 and tensor.shape != parameter.shape:
                     raise CutError(
                         f"{type(optimizer).__name__} keeps {key!r} of shape {tuple(tensor.shape)} for {name!r} of shape "
