@@ -636,6 +636,15 @@ def flip_and_roll() -> Case:
 
 
 @case
+def rolled_along_a_mixed_axis() -> Case:
+    def forward(m: Any, x: Tensor) -> Tensor:
+        x = torch.matmul(m.mix, m.one(x).permute(0, 2, 3, 1))
+        return m.head(torch.roll(x, (1, 2), (1, 2)))
+
+    return Run(forward, one=conv(3, 8), mix=nn.Parameter(torch.randn(8, 8)), head=nn.Linear(8, 2)), image(), ("one",)
+
+
+@case
 def permute_flatten_linear() -> Case:
     def forward(m: Any, x: Tensor) -> Tensor:
         return m.head(F.relu(m.one(x)).permute(0, 2, 3, 1).flatten(1))

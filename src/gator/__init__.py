@@ -24,7 +24,9 @@ from gator.gates.one_shot import one_shot
 from gator.gates.pruner import Pruner
 from gator.graph.hypergraph import Edge, Hypergraph, Member, SavedGraph
 from gator.graph.trace import trace
+from gator.surgery.apply import apply, plan
 from gator.surgery.cut import cut
+from gator.surgery.cut_plan import CutPlan
 from gator.surgery.inplace import cut_
 from gator.surgery.masked import masked
 from gator.training.reading import read_recipe
@@ -38,6 +40,7 @@ __all__ = [
     "BudgetError",
     "Calibration",
     "CutError",
+    "CutPlan",
     "DataError",
     "Edge",
     "FileError",
@@ -59,6 +62,7 @@ __all__ = [
     "SavedGraph",
     "TraceError",
     "WeightedCost",
+    "apply",
     "calibrate_gamma",
     "cut",
     "cut_",
@@ -66,6 +70,7 @@ __all__ = [
     "masked",
     "measure",
     "one_shot",
+    "plan",
     "predict_macs",
     "read_recipe",
     "resume",

@@ -404,3 +404,17 @@ def test_names_of_a_custom_run_module_stay() -> None:
     small = gator.cut(model, graph, {"a": [0]})
     assert type(small) is Run
     assert (small.a.out_features, small.b.in_features) == (1, 1)
+
+
+def test_a_branch_that_only_padding_is_left_of() -> None:
+    class Padded(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.stem, self.branch, self.head = nn.Conv2d(3, 4, 1), nn.Conv2d(3, 2, 1), nn.Conv2d(7, 2, 1)
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return self.head(torch.cat([self.stem(x), torch.sigmoid(F.pad(self.branch(x), (0, 0, 0, 0, 1, 0)))], 1))
+
+    model, x = randomised(Padded()), torch.randn(2, 3, 4, 4).double()
+    graph = gator.trace(model, x)
+    assert_masked_equals_cut(model, x, graph, {"branch": []})

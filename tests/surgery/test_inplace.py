@@ -129,3 +129,38 @@ def test_nothing_to_cut_and_normalised_weights() -> None:
     graph = gator.trace(model, x)
     with pytest.raises(gator.CutError, match="weight_norm"):
         gator.cut_(model, graph, draw(graph, 0.5))
+
+
+class Averages(torch.optim.SGD):
+    """Keeps copies of each parameter in containers, as quasi-Newton and averaging optimizers do."""
+
+    def step(self, closure=None):
+        super().step(closure)
+        for parameter in self.param_groups[0]["params"]:
+            state = self.state[parameter]
+            state.setdefault("recent", []).append(parameter.detach().clone())
+            state["pair"] = (parameter.detach().clone(), 3)
+            state["by_name"] = {"mean": sum(state["recent"]) / len(state["recent"])}
+
+
+def test_optimizer_state_in_containers_is_sliced_along() -> None:
+    model, x, _ = CASES["unet"]()
+    optimizer = Averages(model.parameters(), lr=0.1)
+    train(model, optimizer, x, 2)
+    before = optimizer.state[model.down1.weight]["recent"][0].clone()
+    gator.cut_(model, gator.trace(model, x), {"down1": [0, 5]}, optimizer=optimizer)
+    for parameter in model.parameters():
+        state = optimizer.state[parameter]
+        held = [*state["recent"], state["pair"][0], state["by_name"]["mean"]]
+        assert all(tensor.shape == parameter.shape for tensor in held)
+    assert torch.equal(optimizer.state[model.down1.weight]["recent"][0], before[[0, 5]])
+    train(model, optimizer, x, 1)
+
+
+def test_what_a_container_holds_must_fit_the_parameter() -> None:
+    model, x, _ = CASES["unet"]()
+    optimizer = Averages(model.parameters(), lr=0.1)
+    train(model, optimizer, x, 1)
+    optimizer.state[model.down1.weight]["by_name"]["flat"] = torch.zeros(7)
+    with pytest.raises(gator.CutError, match=r"Averages keeps 'by_name' of shape \(7,\) for 'down1.weight'"):
+        gator.cut_(model, gator.trace(model, x), {"down1": [0, 5]}, optimizer=optimizer)

@@ -1,15 +1,14 @@
-"""`save` and `load`: one safetensors file with the weights and, as JSON metadata, the cuts that lead to them.
+"""`save` and `load`: one safetensors file with the weights and, as JSON metadata, the plan of the cut that leads to them.
 
-Loading runs no code from the file: the original architecture is traced and cut again as the file says, then the weights
-are put in. What does not fit is an error that names the first mismatch, and the model passed in is untouched.
+Loading runs no code from the file: the original architecture is traced and cut as the plan says, then the weights are put
+in. What does not fit is an error that names the first mismatch, and the model passed in is untouched.
 """
 
 from __future__ import annotations
 
-import base64
 import json
 import os
-import zlib
+from collections.abc import Hashable
 from pathlib import Path
 from typing import Any
 
@@ -20,37 +19,49 @@ from torch import nn
 
 from gator.atomic_file import write_atomically
 from gator.errors import FileError, GatorError
-from gator.graph.hypergraph import SavedGraph
-from gator.graph.trace import check_same, named_tensors, trace_inputs
-from gator.surgery.cut import rebuild
-from gator.surgery.history import Step, steps_of
+from gator.graph.memory import memory_of, storage_of
+from gator.graph.plain_data import field
+from gator.graph.trace import named_tensors
+from gator.surgery.apply import apply, plan
+from gator.surgery.cut_plan import CutPlan
+from gator.surgery.history import steps_of
 
-FORMAT = 2  # 1 had graphs as plain JSON
+FORMAT = 3  # 1 and 2 held a list of cuts, each with its graph
 _KEY = "gator"
 
 
 def save(model: nn.Module, path: str | os.PathLike[str]) -> None:
-    """Write a (cut) network to one file. The file appears whole or not at all."""
+    """Write a (cut) network to one safetensors file: its weights, and its plan as JSON metadata.
+
+    The file appears completely or not at all. Raises FileError if it cannot be written, or if the state_dict holds something
+    other than tensors.
+
+    >>> gator.save(small, "small.safetensors")
+    >>> small = gator.load("small.safetensors", Network())
+    """
     tensors, content = packed(model)
     write_whole(Path(path), tensors, {_KEY: json.dumps(content), "format": "pt"})
 
 
 def packed(model: nn.Module) -> tuple[dict[str, torch.Tensor], dict[str, Any]]:
-    """The tensors of a network, and what JSON has to say about them and about the cuts they have been through."""
+    """The tensors of a network, and what JSON holds about them: names of tied tensors, and the plan of a cut network."""
     tensors: dict[str, torch.Tensor] = {}
     tied: dict[str, str] = {}
-    seen: dict[Any, str] = {}
+    seen: dict[Hashable, str] = {}
+    storages: set[int] = set()
     for name, tensor in model.state_dict().items():
         if not isinstance(tensor, torch.Tensor):
             raise FileError(f"cannot save {name!r}: the state_dict holds a {type(tensor).__name__} there, not a tensor")
-        key = (tensor.data_ptr(), tuple(tensor.shape), tensor.stride()) if tensor.numel() else name
-        if key in seen:
-            tied[name] = seen[key]
-        else:
-            seen[key] = name
-            tensors[name] = tensor.detach().contiguous()
-    steps = [_dump(step) for step in steps_of(model)]
-    return tensors, {"format": FORMAT, "class": type(model).__name__, "tied": tied, "steps": steps}
+        first = seen.setdefault(memory_of(tensor) if tensor.numel() else name, name)
+        if first != name:
+            tied[name] = first
+            continue
+        # A view of another tensor is stored by itself: safetensors refuses memory that two tensors share.
+        is_view = storage_of(tensor) in storages
+        storages.add(storage_of(tensor))
+        tensors[name] = tensor.detach().contiguous().clone() if is_view else tensor.detach().contiguous()
+    data = plan(model).to_data() if steps_of(model) else None
+    return tensors, {"format": FORMAT, "class": type(model).__name__, "tied": tied, "plan": data}
 
 
 def write_whole(target: Path, tensors: dict[str, torch.Tensor], metadata: dict[str, str]) -> None:
@@ -62,25 +73,31 @@ def write_whole(target: Path, tensors: dict[str, torch.Tensor], metadata: dict[s
 
 
 def load(path: str | os.PathLike[str], model: nn.Module) -> nn.Module:
-    """The network of a file, made from `model`, a fresh instance of the original architecture (which stays as it is)."""
+    """The network of a file, made from `model`, a fresh instance of the original architecture (which stays as it is).
+
+    Raises FileError for a file that is damaged, of another format, without a cut, or of another architecture.
+
+    >>> gator.save(small, "small.safetensors")
+    >>> small = gator.load("small.safetensors", Network())
+    """
     if not isinstance(model, nn.Module):
         raise FileError(f"load needs an instance of the original network, not {model!r}; pass Network(), not Network")
     tensors, content = read_packed(Path(path))
-    if not content["steps"]:
+    if content["plan"] is None:
         raise FileError(f"{path} holds no cut; load its tensors with safetensors into the model itself")
     return unpacked(tensors, content, model, path)
 
 
 def unpacked(tensors: dict[str, torch.Tensor], content: dict[str, Any], model: nn.Module, path: Any) -> nn.Module:
-    """The network that was packed, made from `model`; without cuts it is `model` itself that gets the weights."""
+    """The network that was packed, made from `model`; without a cut it is `model` itself that gets the weights."""
     network = model
-    for number, step in enumerate(content["steps"]):
+    if content["plan"] is not None:
         try:
-            network = _apply(network, _restore(step))
-        except FileError:
-            raise
+            network = apply(CutPlan.from_data(content["plan"]), model, verify=False)
+        except FileError as error:
+            raise FileError(f"{path}: {error}") from error
         except GatorError as error:
-            raise FileError(f"{path}: cut {number + 1} cannot be made on this {type(model).__name__}: {error}") from error
+            raise FileError(f"{path}: the cut cannot be made on this {type(model).__name__}: {error}") from error
     _fill(network, tensors, content["tied"], path)
     return network
 
@@ -88,13 +105,13 @@ def unpacked(tensors: dict[str, torch.Tensor], content: dict[str, Any], model: n
 def is_cut(path: Path) -> bool:
     """Whether gator.save wrote this file, and of a network that had been cut."""
     try:
-        return bool(read_packed(path)[1]["steps"])
+        return read_packed(path)[1]["plan"] is not None
     except FileError:
         return False
 
 
 def read_packed(path: Path) -> tuple[dict[str, torch.Tensor], dict[str, Any]]:
-    """The tensors of a file and its plan, as `packed` gave them."""
+    """The tensors of a file and what it says about them, as `packed` gave them."""
     if not path.is_file():
         raise FileError(f"there is no file {path}")
     try:
@@ -102,41 +119,27 @@ def read_packed(path: Path) -> tuple[dict[str, torch.Tensor], dict[str, Any]]:
             metadata = file.metadata() or {}
             if _KEY not in metadata:
                 raise FileError(f"{path} is a safetensors file, but not one that gator.save wrote: it has no plan in it")
-            content = json.loads(metadata[_KEY])
-            if content["format"] > FORMAT:
-                raise FileError(f"{path} has format {content['format']}; this version reads up to {FORMAT}: upgrade gator")
-            if not isinstance(content["steps"], list) or not isinstance(content["tied"], dict):
-                raise FileError(f"{path}: the plan in it is damaged")
+            content = _content(metadata[_KEY], path)
             return {name: file.get_tensor(name) for name in file.keys()}, content  # noqa: SIM118
     except (SafetensorError, OSError) as error:
         raise FileError(f"{path} cannot be read: {error}; it is truncated or not a safetensors file") from error
-    except (KeyError, TypeError, ValueError) as error:
-        raise FileError(f"{path}: the plan in it is damaged ({type(error).__name__}: {error})") from error
 
 
-def _dump(step: Step) -> dict[str, Any]:
-    kept = {name: list(units) for name, units in step.kept.items()}
-    # A run that shrinks as it goes has many steps, and the header of a file holds 100 MB at most.
-    graph = base64.b64encode(zlib.compress(step.graph.to_json().encode())).decode()
-    return {"graph": graph, "kept": kept, "form": step.form, "folded": step.folded}
-
-
-def _restore(data: Any) -> Step:
+def _content(text: str, path: Path) -> dict[str, Any]:
     try:
-        kept = {name: tuple(units) for name, units in data["kept"].items()}
-        folded = {key: (str(name), tuple(shape)) for key, (name, shape) in data["folded"].items()}
-        graph = data["graph"]
-        if not graph.startswith("{"):
-            graph = zlib.decompress(base64.b64decode(graph)).decode()
-        return Step(SavedGraph.from_json(graph), kept, data["form"], folded)
-    except (KeyError, TypeError, ValueError, AttributeError, zlib.error, GatorError) as error:
-        raise FileError(f"the plan in the file is damaged: {error}") from error
-
-
-def _apply(model: nn.Module, step: Step) -> nn.Module:
-    graph = trace_inputs(model, step.graph.inputs, fixed=step.graph.fixed, heads=step.graph.heads)
-    check_same(step.graph.edges, graph.edges, FileError)
-    return rebuild(model, graph, step)
+        content = json.loads(text)
+        found = field(content, "format", int)
+        if found != FORMAT:
+            hint = "upgrade gator" if found > FORMAT else "save the network again with this version"
+            raise FileError(f"{path} has format {found}; this version of gator reads format {FORMAT}: {hint}")
+        tied = field(content, "tied", dict)
+        for name in tied:
+            field(tied, name, str)
+        if content.get("plan") is not None:
+            field(content, "plan", dict)
+    except (ValueError, RecursionError) as error:
+        raise FileError(f"{path}: the plan in it is damaged ({error})") from error
+    return {"plan": None, **content}
 
 
 def _fill(network: nn.Module, tensors: dict[str, torch.Tensor], tied: dict[str, str], path: Any) -> None:

@@ -4,27 +4,27 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
-from dataclasses import dataclass, field, fields
+from dataclasses import asdict, dataclass, field, fields
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-import torch
 from numpy.typing import NDArray
-from torch.utils import _pytree as pytree
 
 from gator.errors import GatorError
 from gator.graph.analysis import Port, ProgramLabels
 from gator.graph.explain import Explainer
-from gator.graph.inputs import Inputs, TensorSpec
+from gator.graph.inputs import Inputs
 from gator.graph.labels import Axes, Labels
+from gator.graph.plain_data import counts, strings
+from gator.graph.plain_data import field as read
 from gator.graph.program import Mode
 from gator.suggest import did_you_mean
 
 if TYPE_CHECKING:
     from typing_extensions import Self
 
-FORMAT = 1
+FORMAT = 2  # of the JSON; 1 had the structure of the inputs as torch writes it
 
 
 @dataclass(frozen=True)
@@ -141,20 +141,11 @@ class SavedGraph:
         return self  # nothing in it ever changes
 
     def to_json(self) -> str:
-        leaves = [
-            {"shape": list(x.shape), "dtype": str(x.dtype).removeprefix("torch."), "low": x.low, "high": x.high}
-            if isinstance(x, TensorSpec)
-            else {"value": x}
-            for x in self.inputs.leaves
-        ]
+        """The graph as JSON, for `from_json`. Raises GatorError for example inputs that JSON cannot hold."""
         data = {
             "format": FORMAT,
-            "edges": [_edge_to_json(edge) for edge in self.edges],
-            "inputs": {
-                "leaves": leaves,
-                "structure": pytree.treespec_dumps(self.inputs.structure),
-                "batch": self.inputs.batch,
-            },
+            "edges": [asdict(edge) for edge in self.edges],
+            "inputs": self.inputs.to_data(),
             "unsupported": list(self.unsupported),
             "parameters": self.parameters,
             "prunable_parameters": self.prunable_parameters,
@@ -162,34 +153,28 @@ class SavedGraph:
             "fixed": list(self.fixed),
             "heads": self.heads,
         }
-        try:
-            return json.dumps(data)
-        except TypeError as error:
-            raise GatorError(f"the example inputs hold something JSON cannot: {error}") from error
+        return json.dumps(data)
 
     @staticmethod
     def from_json(text: str) -> SavedGraph:
+        """The graph that `to_json` wrote. Raises GatorError for text that it did not write."""
         try:
             data = json.loads(text)
-            if data["format"] > FORMAT:
-                raise GatorError(f"the graph has format {data['format']}, this version reads up to {FORMAT}; upgrade gator")
-            inputs = data["inputs"]
-            leaves = tuple(
-                TensorSpec(tuple(x["shape"]), getattr(torch, x["dtype"]), x["low"], x["high"]) if "shape" in x else x["value"]
-                for x in inputs["leaves"]
-            )
+            found = read(data, "format", int)
+            if found != FORMAT:
+                raise GatorError(f"the graph has format {found}, this version of gator reads format {FORMAT}")
             return SavedGraph(
-                edges=tuple(_edge_from_json(edge) for edge in data["edges"]),
-                inputs=Inputs(leaves, pytree.treespec_loads(inputs["structure"]), inputs["batch"]),
-                unsupported=tuple(data["unsupported"]),
-                parameters=data["parameters"],
-                prunable_parameters=data["prunable_parameters"],
-                macs=data["macs"],
-                fixed=tuple(data["fixed"]),
-                heads=data["heads"],
+                edges=tuple(_edge_from_data(edge) for edge in read(data, "edges", list)),
+                inputs=Inputs.from_data(data.get("inputs")),
+                unsupported=strings(data, "unsupported"),
+                parameters=read(data, "parameters", int),
+                prunable_parameters=read(data, "prunable_parameters", int),
+                macs=read(data, "macs", int),
+                fixed=strings(data, "fixed"),
+                heads=heads_from_data(data),
             )
-        except (KeyError, TypeError, ValueError, AttributeError) as error:
-            raise GatorError(f"not a graph in JSON form: {type(error).__name__}: {error}") from error
+        except (ValueError, RecursionError) as error:
+            raise GatorError(f"not a graph in JSON form: {error}") from error
 
 
 @dataclass(frozen=True, repr=False, eq=False)
@@ -230,29 +215,29 @@ def _names(names: Sequence[str], most: int = 3) -> str:
     return shown if len(names) <= most else f"{shown}, +{len(names) - most}"
 
 
-def _edge_to_json(edge: Edge) -> dict[str, Any]:
-    members = [{"parameter": m.parameter, "axis": m.axis, "units": list(m.units)} for m in edge.members]
-    return {
-        "name": edge.name,
-        "width": edge.width,
-        "producers": list(edge.producers),
-        "consumers": list(edge.consumers),
-        "members": members,
-        "parameters": edge.parameters,
-        "macs": edge.macs,
-    }
-
-
-def _edge_from_json(data: dict[str, Any]) -> Edge:
-    return Edge(
-        data["name"],
-        data["width"],
-        tuple(data["producers"]),
-        tuple(data["consumers"]),
-        tuple(Member(m["parameter"], m["axis"], tuple(m["units"])) for m in data["members"]),
-        data["parameters"],
-        data["macs"],
+def _edge_from_data(data: Any) -> Edge:
+    members = tuple(
+        Member(read(m, "parameter", str), read(m, "axis", int), counts(m, "units", least=-1))
+        for m in read(data, "members", list)
     )
+    name, width, parameters, macs = (read(data, key, kind) for key, kind in _OF_EDGE)
+    return Edge(name, width, strings(data, "producers"), strings(data, "consumers"), members, parameters, macs)
+
+
+def _member_from_data(data: Any) -> Member:
+    return Member(read(data, "parameter", str), read(data, "axis", int), counts(data, "units", least=-1))
+
+
+def heads_from_data(data: Any) -> str | dict[str, str]:
+    """What `heads=` was: one word for all, or one by the name of the layer. Raises ValueError for anything else."""
+    heads = data.get("heads") if isinstance(data, dict) else None
+    words = heads.values() if isinstance(heads, dict) else [heads]
+    if not all(word in ("whole", "dims") for word in words):
+        raise ValueError(f"'heads' is {heads!r}")
+    return heads  # type: ignore[return-value]
+
+
+_OF_EDGE: tuple[tuple[str, type[Any]], ...] = (("name", str), ("width", int), ("parameters", int), ("macs", int))
 
 
 def group(

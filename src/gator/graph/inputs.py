@@ -6,13 +6,18 @@ inputs made up later for a check are valid ones.
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from typing import Any
 
 import torch
 from torch.utils import _pytree as pytree
 
-from gator.errors import TraceError
+from gator.errors import GatorError, TraceError
+from gator.graph.plain_data import counts, field
+
+DTYPES = {str(found).removeprefix("torch."): found for found in vars(torch).values() if isinstance(found, torch.dtype)}
+LARGEST = 2**28  # elements of one example tensor in JSON: more is a damaged file
 
 
 @dataclass(frozen=True)
@@ -52,6 +57,70 @@ class Inputs:
         ]
         args, kwargs = pytree.tree_unflatten(leaves, self.structure)
         return args, kwargs
+
+    def to_data(self) -> dict[str, Any]:
+        """As plain data for JSON. Raises GatorError for arguments that JSON cannot hold."""
+        args, kwargs = pytree.tree_unflatten(list(self.leaves), self.structure)
+        return {"args": [_to_data(arg) for arg in args], "kwargs": _to_data(kwargs)["dict"], "batch": self.batch}
+
+    @staticmethod
+    def from_data(data: Any) -> Inputs:
+        """From plain data. Raises ValueError for data that `to_data` cannot have made."""
+        batch = data.get("batch") if type(data) is dict else None
+        if batch is not None and (type(batch) is not int or batch < 0):
+            raise ValueError(f"the batch is {batch!r}")
+        args, kwargs = field(data, "args", list), field(data, "kwargs", dict)
+        call = (tuple(_from_data(arg) for arg in args), {name: _from_data(arg) for name, arg in kwargs.items()})
+        leaves, structure = pytree.tree_flatten(call)
+        if not any(isinstance(leaf, TensorSpec) for leaf in leaves):
+            raise ValueError("no tensor among the example inputs")
+        return Inputs(tuple(leaves), structure, batch)
+
+
+def _to_data(arg: Any) -> Any:
+    """Containers and tensors are objects with one key that says what they are; other values stand for themselves."""
+    if isinstance(arg, TensorSpec):
+        dtype = str(arg.dtype).removeprefix("torch.")
+        return {"tensor": {"shape": list(arg.shape), "dtype": dtype, "low": arg.low, "high": arg.high}}
+    if type(arg) in (tuple, list):
+        return {type(arg).__name__: [_to_data(item) for item in arg]}
+    if type(arg) is dict and all(isinstance(name, str) for name in arg):
+        return {"dict": {name: _to_data(item) for name, item in arg.items()}}
+    if arg is None or type(arg) in (bool, int, float, str):
+        return arg
+    raise GatorError(f"the example inputs hold a {type(arg).__name__}, which JSON cannot hold")
+
+
+def _from_data(data: Any) -> Any:
+    if isinstance(data, list) or (isinstance(data, dict) and len(data) != 1):
+        raise ValueError("an argument that is neither a value nor an object with one key")
+    if not isinstance(data, dict):
+        return data
+    (kind,) = data
+    if kind == "tensor":
+        return _spec_from_data(data[kind])
+    if kind in ("tuple", "list"):
+        items = [_from_data(item) for item in field(data, kind, list)]
+        return tuple(items) if kind == "tuple" else items
+    if kind == "dict":
+        return {name: _from_data(item) for name, item in field(data, kind, dict).items()}
+    raise ValueError(f"arguments of kind {kind!r} are not known")
+
+
+def _spec_from_data(data: Any) -> TensorSpec:
+    shape, low, high, dtype = (
+        counts(data, "shape"),
+        field(data, "low", int),
+        field(data, "high", int),
+        field(data, "dtype", str),
+    )
+    if math.prod(max(size, 1) for size in shape) > LARGEST:
+        raise ValueError(f"an example tensor of shape {list(shape)}")
+    if not -(2**63) <= low <= high < 2**63 - 1:
+        raise ValueError(f"an example tensor with values from {low} to {high}")
+    if dtype not in DTYPES:
+        raise ValueError(f"an example tensor of type {dtype!r}")
+    return TensorSpec(shape, DTYPES[dtype], low, high)
 
 
 def as_call(example_inputs: Any) -> tuple[tuple[Any, ...], dict[str, Any]]:

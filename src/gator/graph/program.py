@@ -64,6 +64,7 @@ class Call:
     source: str  # file:line of the user's code
     mutates: int | None = None  # the value an in-place call overwrites
     frozen: bool = False  # ran under no_grad: gradients stop at its result
+    origin: str = ""  # in a rewritten network: the name of the call it was made from (call_names.py)
 
     @property
     def packet(self) -> Any:

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import gc
 import random
-import threading
 from collections import OrderedDict, deque
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -17,37 +15,9 @@ from torch.utils import _pytree as pytree
 
 from gator.errors import TraceError
 from gator.graph.inputs import Inputs, TensorSpec
+from gator.graph.process_wide import fastpath_disabled, functions_watched
 from gator.graph.program import BatchInt, Program, Ref
 from gator.graph.recorder import Names, Recorder, Stand
-
-
-class _Collector:
-    """How many blocks of `collector_paused` are open in all threads, and whether the collector was enabled before the first."""
-
-    lock = threading.Lock()
-    pauses = 0
-    was_enabled = False
-
-
-@contextmanager
-def collector_paused() -> Iterator[None]:
-    """Disable garbage collection until the last such block of all threads has ended; then it is as it was before the first.
-
-    Tracing makes many small objects, none of them garbage, and each collection would visit every object of torch: a third of
-    the time that tracing takes.
-    """
-    with _Collector.lock:
-        if not _Collector.pauses:
-            _Collector.was_enabled = gc.isenabled()
-            gc.disable()
-        _Collector.pauses += 1
-    try:
-        yield
-    finally:
-        with _Collector.lock:
-            _Collector.pauses -= 1
-            if not _Collector.pauses and _Collector.was_enabled:
-                gc.enable()
 
 
 @contextmanager
@@ -163,16 +133,14 @@ def record_once(
     identifiers = tuple(leaf.value for leaf in leaves if isinstance(leaf, Stand))
     _check_leaves(leaves, "is given")
     args, kwargs = pytree.tree_unflatten(leaves, inputs.structure)
-    fastpath = torch.backends.mha.get_fastpath_enabled()
     rng = torch.get_rng_state()
     try:
-        torch.backends.mha.set_fastpath_enabled(False)
         # Inference mode hands composite ops (conv2d, batch_norm, attention) over whole; parameters are ordinary tensors,
         # whose views would be tracked on the way, so that step is left out too.
         untracked = torch._C._ExcludeDispatchKeyGuard(torch._C.DispatchKeySet(torch._C.DispatchKey.ADInplaceOrView))
-        with modes_set(model, training), torch.inference_mode(), torch.enable_grad(), untracked, recorder:
+        with modes_set(model, training), torch.inference_mode(), torch.enable_grad(), untracked, fastpath_disabled(), recorder:
             buffers = dict(model.named_buffers())
-            with recorder.functions_watched():
+            with functions_watched():
                 result = model(*args, **kwargs)
             for name, buffer in model.named_buffers():
                 if isinstance(buffer, Stand) and name in buffers:
@@ -185,7 +153,6 @@ def record_once(
     except Exception as error:
         raise TraceError(_explain_failure(recorder, error)) from error
     finally:
-        torch.backends.mha.set_fastpath_enabled(fastpath)
         torch.set_rng_state(rng)
     # Cloned here, outside inference mode: tensors made inside it can never take part in training.
     constants = {name: tensor.clone() for name, tensor in recorder.constants.items()}

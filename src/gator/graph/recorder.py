@@ -9,9 +9,9 @@ from __future__ import annotations
 import functools
 import os
 import sys
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
+from types import CodeType
 from typing import Any
 
 import torch
@@ -19,6 +19,9 @@ from torch import nn
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from gator.errors import TraceError
+from gator.graph.call_names import Rewritten
+from gator.graph.memory import memory_of, storage_of
+from gator.graph.process_wide import inside_function
 from gator.graph.program import Call, Ref, Value
 from gator.graph.shapes import quick_shape
 
@@ -61,13 +64,13 @@ class Names:
 
     def __init__(self, model: nn.Module) -> None:
         attributes = list(_attributes(model))[::-1]  # of several names the first is the one that counts
-        self._empty = {id(tensor): name for name, tensor in attributes if not tensor.numel()}
-        self._by_memory = {_memory(tensor): name for name, tensor in attributes if tensor.numel()}
+        self._by_memory = {memory_of(tensor): name for name, tensor in attributes}
         self.modules = {id(m): n for n, m in reversed(list(model.named_modules(remove_duplicate=False)))}
         self.device = attributes[-1][1].device if attributes else torch.device("cpu")
+        self.origins = model.origins if isinstance(model, Rewritten) else {}
 
     def of_tensor(self, tensor: torch.Tensor) -> str | None:
-        return self._by_memory.get(_memory(tensor)) if tensor.numel() else self._empty.get(id(tensor))
+        return self._by_memory.get(memory_of(tensor))
 
 
 class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
@@ -84,39 +87,17 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
         self._shadows: dict[int, torch.Tensor] = {}
         self._known: dict[int, int] = {}  # id of a real tensor -> value
         self._alive: list[torch.Tensor] = []  # keeps ids from being reused
-        self._inside_function = 0  # forward of a torch.autograd.Function runs without gradients, but has some
         self._made: set[int] = set()  # ids of real tensors computed while recording
         self._advanced: dict[int, torch.Tensor] = {}  # counters that forward advances, as they would be by now
         self.device = names.device
-
-    @contextmanager
-    def functions_watched(self) -> Iterator[None]:
-        """Know when a custom autograd function is running."""
-        original = torch.autograd.Function.__dict__["apply"]
-
-        def apply(cls: Any, *args: Any, **kwargs: Any) -> Any:
-            self._inside_function += 1
-            try:
-                # Without gradients it saves nothing for a backward pass, which tensors made in inference mode refuse.
-                with torch.no_grad():
-                    return original.__func__(cls, *args, **kwargs)
-            finally:
-                self._inside_function -= 1
-
-        torch.autograd.Function.apply = classmethod(apply)  # type: ignore[assignment,method-assign]
-        try:
-            yield
-        finally:
-            torch.autograd.Function.apply = original  # type: ignore[method-assign]
 
     def add_input(self, name: str, shape: tuple[int, ...], dtype: torch.dtype) -> Stand:
         shadow = torch.empty(shape, dtype=dtype, device="meta")
         return Stand.make(shadow, self._new_value(shadow, "input", name), self.device)
 
     def _new_value(self, shadow: torch.Tensor, origin: str, name: str) -> int:
-        storage = shadow.untyped_storage()._cdata
         self._alive.append(shadow)
-        self.values.append(Value(len(self.values), tuple(shadow.shape), shadow.dtype, origin, name, storage))
+        self.values.append(Value(len(self.values), tuple(shadow.shape), shadow.dtype, origin, name, storage_of(shadow)))
         return len(self.values) - 1
 
     def shadow_and_value(self, tensor: torch.Tensor) -> tuple[torch.Tensor, int]:
@@ -184,7 +165,7 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
                     f"  at {_source()[0]}\n  Use the form without the trailing underscore."
                 )
             result = meta_args[0]
-        source, module = _source(self.names.modules)
+        source, module, origin = _source(self.names.modules, self.names.origins)
         single = isinstance(result, torch.Tensor)
         results = [result] if single else list(result)
         name = func.overloadpacket.__name__
@@ -192,8 +173,8 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
         overwrites = None
         if mutated is not None:
             overwrites = self.shadow_and_value(mutated)[1]
-        frozen = not torch.is_grad_enabled() and not self._inside_function
-        self.calls.append(Call(len(self.calls), func, recorded, tuple(ids), module, source, overwrites, frozen))
+        frozen = not torch.is_grad_enabled() and not inside_function()
+        self.calls.append(Call(len(self.calls), func, recorded, tuple(ids), module, source, overwrites, frozen, origin))
         if mutated is not None:
             if not isinstance(mutated, Stand):
                 self._advance(func, args, kwargs, mutated, tensors)
@@ -275,10 +256,6 @@ def _attributes(model: nn.Module) -> Iterator[tuple[str, torch.Tensor]]:
     yield from model.named_buffers(remove_duplicate=False)
 
 
-def _memory(tensor: torch.Tensor) -> tuple[Any, ...]:
-    return (tensor.data_ptr(), tuple(tensor.shape), tensor.stride(), tensor.dtype)
-
-
 def _tensors(arg: Any) -> Iterator[torch.Tensor]:
     if isinstance(arg, torch.Tensor):
         yield arg
@@ -322,17 +299,21 @@ def _mutated(func: Any, args: Any) -> torch.Tensor | None:
     return args[0] if _schema_names(func)[1] else None
 
 
-def _source(modules: dict[int, str] | None = None) -> Any:
-    """Where the user's code is: (file:line in function, innermost module's name)."""
+def _source(
+    modules: Mapping[int, str] | None = None, origins: Mapping[CodeType, Mapping[int, str]] | None = None
+) -> tuple[str, str, str]:
+    """Where the user's code is: (file:line in function, innermost module's name, the call a rewritten network stands for)."""
     frame = sys._getframe(1)
-    source, module = "", None
+    source, module, origin = "", None, ""
     while frame is not None:
         code = frame.f_code
         if module is None and modules is not None and code is _CALL_IMPL:
             module = modules.get(id(frame.f_locals.get("self")))
+        if origins and code in origins:
+            origin = origins[code].get(frame.f_lineno, "")
         if not source and code.co_filename != _HERE and not code.co_filename.startswith((_TORCH, "<")):
             source = f"{code.co_filename}:{frame.f_lineno} ({code.co_name})"
-        if source and (module is not None or modules is None):
+        if source and (module is not None or modules is None) and (origin or not origins):
             break
         frame = frame.f_back  # type: ignore[assignment]
-    return source, module or ""
+    return source, module or "", origin

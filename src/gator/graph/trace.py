@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 import torch
@@ -17,8 +17,9 @@ from gator.graph.explain import Explainer
 from gator.graph.hypergraph import Edge, Hypergraph, SavedGraph, group
 from gator.graph.inputs import Inputs, describe
 from gator.graph.macs import macs
+from gator.graph.process_wide import collector_paused
 from gator.graph.program import needed
-from gator.graph.record import collector_paused, record, runs_at_other_sizes
+from gator.graph.record import record, runs_at_other_sizes
 from gator.graph.recorder import Names
 from gator.graph.rules import has_rule
 from gator.graph.select import layers_named, under
@@ -204,7 +205,16 @@ def _check_shapes(graph: Hypergraph, model: nn.Module) -> None:
                 )
 
 
-def check_same(expected: Sequence[Edge], found: Sequence[Edge], error: type[Exception]) -> None:
+class Wide(Protocol):
+    """An edge as far as it has a name and a width."""
+
+    @property
+    def name(self) -> str: ...
+    @property
+    def width(self) -> int: ...
+
+
+def check_same(expected: Sequence[Wide], found: Sequence[Wide], error: type[Exception]) -> None:
     """Raise, naming the first edge in which two networks differ."""
     for one, other in zip(expected, found, strict=False):
         if one.name != other.name or one.width != other.width:

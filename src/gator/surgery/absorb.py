@@ -6,33 +6,45 @@ mode as in eval mode, so it is done only where both graphs show the same pattern
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import torch
 from torch import fx, nn
+
+from gator.graph.memory import memory_of
 
 aten = torch.ops.aten
 _ADDS = (aten.add.Tensor, aten.add_.Tensor)
 _BIASED = (nn.modules.conv._ConvNd, nn.Linear, nn.modules.batchnorm._BatchNorm)
 
 
-def absorb_(graphs: Sequence[fx.Graph], objects: dict[str, Any], constants: Sequence[str]) -> None:
-    """Fold every constant that can be folded into the layer beside it, in all graphs at once."""
-    for name in dict.fromkeys(constants):
-        places = [_place(graph, name, objects) for graph in graphs]
-        if any(place is None for place in places) or len({place[1].target for place in places if place}) != 1:
-            continue
-        layer = objects[str(places[0][1].target)]  # type: ignore[index]
-        with torch.no_grad():
-            layer.bias.add_(objects[name].reshape(-1))
-        del objects[name]
-        for graph, place in zip(graphs, places, strict=True):
-            assert place is not None
-            constant, beside, total = place
-            total.replace_all_uses_with(beside)
-            graph.erase_node(total)
-            graph.erase_node(constant)
+def absorb_(graphs: Sequence[fx.Graph], objects: dict[str, Any], constants: Iterable[str]) -> frozenset[str]:
+    """Fold every constant that can be folded into the layer beside it, in all graphs at once; returns their names."""
+    absorbed: set[str] = set()
+    names = list(dict.fromkeys(constants))
+    while True:
+        found = [name for name in names if name not in absorbed and _absorbed_(graphs, objects, name)]
+        if not found:
+            return frozenset(absorbed)
+        absorbed.update(found)
+
+
+def _absorbed_(graphs: Sequence[fx.Graph], objects: dict[str, Any], name: str) -> bool:
+    places = [_place(graph, name, objects) for graph in graphs]
+    if any(place is None for place in places) or len({place[1].target for place in places if place}) != 1:
+        return False
+    layer = objects[str(places[0][1].target)]  # type: ignore[index]
+    with torch.no_grad():
+        layer.bias.add_(objects[name].reshape(-1))
+    del objects[name]
+    for graph, place in zip(graphs, places, strict=True):
+        assert place is not None
+        constant, beside, total = place
+        total.replace_all_uses_with(beside)
+        graph.erase_node(total)
+        graph.erase_node(constant)
+    return True
 
 
 def _place(graph: fx.Graph, name: str, objects: Mapping[str, Any]) -> tuple[fx.Node, fx.Node, fx.Node] | None:
@@ -59,7 +71,7 @@ def _shared(bias: torch.Tensor, objects: Mapping[str, Any]) -> bool:
     held: list[torch.Tensor] = [value for value in objects.values() if isinstance(value, torch.Tensor)]
     for module in {id(value): value for value in objects.values() if isinstance(value, nn.Module)}.values():
         held += [parameter for _, parameter in module.named_parameters(recurse=False, remove_duplicate=False)]
-    return sum(other.data_ptr() == bias.data_ptr() for other in held) > 1
+    return sum(memory_of(other) == memory_of(bias) for other in held) > 1
 
 
 def _one_a_channel(constant: torch.Tensor, layer: nn.Module) -> bool:

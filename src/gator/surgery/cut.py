@@ -3,21 +3,23 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Mapping
+from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 from torch import nn
 
 from gator.errors import CutError
-from gator.graph.hypergraph import Hypergraph, SavedGraph
+from gator.graph.hypergraph import SavedGraph
+from gator.graph.process_wide import collector_paused
 from gator.graph.program import MODES
-from gator.graph.record import collector_paused
-from gator.graph.trace import retraced, sizes_free
+from gator.graph.trace import named_tensors, retraced, sizes_free
 from gator.surgery.absorb import absorb_
 from gator.surgery.compare import class_differs
+from gator.surgery.cut_plan import Constant, Remains
 from gator.surgery.emit_cut import CutEmitter
-from gator.surgery.fold import Folded, Folder
-from gator.surgery.history import Step, remember
+from gator.surgery.fold import Folder
+from gator.surgery.history import remember, steps_of
 from gator.surgery.masked import masked_by, signature_of
 from gator.surgery.network import CutNetwork, assembled
 from gator.surgery.plan import Kept, Plan
@@ -41,21 +43,27 @@ def _cut(model: nn.Module, plan: Plan, keep_class: bool | None, verify: bool) ->
     if keep_class is not False:
         reason = class_problem(model, sliced, plan)
         if not reason:
-            return remember(sliced, model, plan, "class", {})
+            return remember(sliced, model, plan, "class", Remains())
         if keep_class:
             raise CutError(
                 f"the class {type(model).__name__} cannot hold this cut: {reason}\n"
                 "  Leave keep_class at None to get an fx.GraphModule over the same layers."
             )
-    network, folded = as_network(model, sliced, plan)
+    network, left = as_network(model, sliced, plan)
     if verify:
         check_network(model, network, plan)
-    return remember(network, model, plan, "graph", folded)
+    return remember(network, model, plan, "graph", left)
 
 
 def check_network(model: nn.Module, network: nn.Module, plan: Plan) -> None:
     """Raise if the fx form of a cut does not compute what the masked model computes."""
-    equal, seen = agree(model, network, plan.graph.inputs, lambda m: masked_by(plan, m))
+    try:
+        equal, seen = agree(model, network, plan.graph.inputs, lambda m: masked_by(plan, m))
+    except RuntimeError as error:  # an operator of torch that refuses these sizes
+        raise CutError(
+            f"the cut network cannot run: {error}\n"
+            "  Keep other widths, or fix the layers involved with trace(..., fixed=[...])."
+        ) from error
     if not equal and draws_numbers(plan):
         raise CutError(
             f"the cut network cannot be compared with the masked one, which differs by {seen:.2e}: the network draws random "
@@ -77,16 +85,6 @@ def draws_numbers(plan: Plan) -> str:
     return found[0].where() if found else ""
 
 
-def rebuild(model: nn.Module, graph: Hypergraph, step: Step) -> nn.Module:
-    """The cut of a step that was made and checked before, on another instance of the same architecture."""
-    plan = Plan(graph, step.kept)
-    sliced = sliced_copy(model, plan)
-    if step.form == "class":
-        return remember(sliced, model, plan, "class", {})
-    network, folded = as_network(model, sliced, plan, step.folded)
-    return remember(network, model, plan, "graph", folded)
-
-
 def class_problem(model: nn.Module, sliced: nn.Module, plan: Plan) -> str:
     """Why the sliced copy of the user's class does not compute what the masked model computes; empty if it does."""
     if plan.emptied:
@@ -106,21 +104,35 @@ def class_problem(model: nn.Module, sliced: nn.Module, plan: Plan) -> str:
     return class_differs(sliced, plan)
 
 
-def as_network(
-    model: nn.Module, sliced: nn.Module, plan: Plan, folded: Mapping[str, Folded] | None = None
-) -> tuple[CutNetwork, dict[str, Folded]]:
-    """The fx form of the cut, over the layers of `sliced`, and what became of the constants that were folded."""
-    folder = Folder(folded)
+def as_network(model: nn.Module, sliced: nn.Module, plan: Plan, given: Remains | None = None) -> tuple[CutNetwork, Remains]:
+    """The fx form of the cut, over the layers of `sliced`, and what is left of closed branches: as a plan says, if given."""
+    taken = [constant.name for step in steps_of(model) for constant in step.left.constants]
+    folder = Folder(given, (*taken, *named_tensors(sliced)))
     canonical = canonical_names(sliced)
-    emitters = [CutEmitter(plan, mode, sliced, canonical, folder) for mode in MODES]
-    train_graph, eval_graph = (emitter.emit() for emitter in emitters)
-    objects: dict[str, Any] = {**emitters[0].objects, **emitters[1].objects}
-    absorb_((train_graph, eval_graph), objects, [name for name, _ in folder.made.values()])
+    emitters = {mode: CutEmitter(plan, mode, sliced, canonical, folder) for mode in MODES}
+    graphs = {mode: emitter.emit() for mode, emitter in emitters.items()}
+    made = [constant for constant in folder.made.values() if constant.name in emitters[constant.mode].objects]
+    objects: dict[str, Any] = {**emitters["train"].objects, **emitters["eval"].objects}
+    wanted = [constant.name for constant in made if given is None or constant.absorbed]
+    absorbed = absorb_(tuple(graphs.values()), objects, wanted)
+    constants = tuple(replace(constant, absorbed=constant.name in absorbed) for constant in made)
+    if given is not None:
+        _check_constants(given, constants)
     persistent = frozenset(sliced.state_dict())
     signature = signature_of(model.forward, plan, free=sizes_free(plan.graph, model))
-    network = assembled(objects, eval_graph, train_graph, signature, persistent, f"Cut{type(model).__name__}")
+    class_name = type(model).__name__ if isinstance(model, CutNetwork) else f"Cut{type(model).__name__}"
+    network = assembled(objects, graphs["eval"], graphs["train"], signature, persistent, class_name)
     network.training = model.training
     flags = {name: module.training for name, module in sliced.named_modules()}
     for name, module in network.named_modules():
         module.training = flags.get(name, model.training)
-    return network, folder.made
+    return network, given or Remains(constants, tuple(folder.omitted))
+
+
+def _check_constants(given: Remains, made: Sequence[Constant]) -> None:
+    """Raise if the constants of a plan are not those that the cut leaves behind."""
+    found = {(constant.mode, constant.made_by): constant for constant in made}
+    for constant in given.constants:
+        here = found.get((constant.mode, constant.made_by))
+        if (here is None and not constant.absorbed) or (here is not None and here.absorbed != constant.absorbed):
+            raise CutError(f"the plan has a constant {constant.name!r}, made by {constant.made_by}, which this cut has not")

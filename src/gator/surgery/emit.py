@@ -10,6 +10,7 @@ import operator
 from abc import ABC, abstractmethod
 from collections import namedtuple
 from collections.abc import Mapping
+from functools import cached_property
 from typing import Any
 
 import torch
@@ -17,6 +18,7 @@ from torch import fx, nn
 from torch.utils import _pytree as pytree
 
 from gator.errors import CutError
+from gator.graph.call_names import call_names
 from gator.graph.labels import Axis
 from gator.graph.program import BatchInt, Call, Mode, Program, Ref, map_refs
 from gator.private_torch import children_of
@@ -38,13 +40,19 @@ class Emitter(ABC):
         self.program: Program = self.labelled.program
         self.fate: Fate = decide(plan, mode)
         self._leaves = leaves_of(model, self.program, canonical)
+        self._taken = canonical.keys()
         self.graph = fx.Graph()
         self.objects: dict[str, Any] = {}
         self._nodes: dict[int, fx.Node] = {}
         self._attributes: dict[str, fx.Node] = {}
         self._batch: fx.Node | None = None
         self._sizes: dict[tuple[int, int], fx.Node] = {}
+        self.maker = {value: call for call in self.program.calls for value in call.outputs if value is not None}
         check_connected(plan, mode, self.fate)
+
+    @cached_property
+    def call_names(self) -> tuple[str, ...]:
+        return call_names(self.program)
 
     def emit(self) -> fx.Graph:
         for value in self.program.inputs:
@@ -91,6 +99,10 @@ class Emitter(ABC):
     def wanted(self, call: Call) -> bool:  # noqa: ARG002
         """Whether the call is part of the graph."""
         return True
+
+    def instead(self, call: Call) -> fx.Node | None:  # noqa: ARG002
+        """The node that takes the place of a call, whose arguments are then not needed."""
+        return None
 
     def gone(self, value: int) -> bool:  # noqa: ARG002
         """Whether nothing is left of a value."""
@@ -182,7 +194,7 @@ class Emitter(ABC):
             return self.graph.get_attr(name)
 
     def _constant(self, name: str, value: int) -> fx.Node:
-        key = f"{name}_{'train' if self.program.training else 'eval'}"
+        key = self._free_name(f"{name}_{self.mode}")
         if key not in self._attributes:
             tensor = self.constant(name, value)
             reference = next(self.model.parameters(), None)
@@ -194,7 +206,13 @@ class Emitter(ABC):
     def index_tensor(self, positions: Any, name: str) -> fx.Node:
         reference = next(self.model.parameters(), None)
         tensor = torch.as_tensor(positions)
-        return self.new_attribute(name, tensor if reference is None else tensor.to(reference.device))
+        return self.new_attribute(self._free_name(name), tensor if reference is None else tensor.to(reference.device))
+
+    def _free_name(self, name: str) -> str:
+        """A name that no tensor of the model has: one that was cut before holds indices and constants of its own."""
+        while name in self._taken:
+            name = f"{name}_"
+        return name
 
     # Calls.
 
@@ -202,12 +220,15 @@ class Emitter(ABC):
         leaf = self._leaves.get(call.module)
         if call.mutates is not None and self._kept_by_a_layer(call):
             return
-        args = {name: self._argument(arg) for name, arg in call.args.items() if not self._is_gone(arg)}
-        if self.program.training and leaf is None:
-            args = self._own_flag(call, args)
-        if call.frozen and call.mutates is not None:
-            args = {name: self._detached(arg) if name != "self" else arg for name, arg in args.items()}
-        self._bind(call, self.write(call, leaf, args))
+        node = self.instead(call)
+        if node is None:
+            args = {name: self._argument(arg) for name, arg in call.args.items() if not self._is_gone(arg)}
+            if self.program.training and leaf is None:
+                args = self._own_flag(call, args)
+            if call.frozen and call.mutates is not None:
+                args = {name: self._detached(arg) if name != "self" else arg for name, arg in args.items()}
+            node = self.write(call, leaf, args)
+        self._bind(call, node)
         if call.frozen and call.mutates is None:
             for value in call.outputs:
                 if value in self._nodes:

@@ -10,14 +10,13 @@ from torch import fx, nn
 
 from gator.graph.program import Call, Mode, Ref
 from gator.surgery.emit import Emitter
-from gator.surgery.fold import Folder, is_zero
+from gator.surgery.fold import SUMS, Folder
 from gator.surgery.layers import Leaf
 from gator.surgery.plan import Plan
 from gator.surgery.rewrite import REWRITES
 from gator.surgery.slice import narrowed
 
 aten = torch.ops.aten
-_SUMS = (aten.add, aten.add_, aten.sub, aten.sub_)
 
 
 class CutEmitter(Emitter):
@@ -45,6 +44,14 @@ class CutEmitter(Emitter):
         self.objects[key] = self.model.get_submodule(module).training
         return self.graph.get_attr(key)
 
+    def _emit(self, call: Call) -> None:
+        """Every node says which call it was made from; arguments were put in front of them."""
+        super()._emit(call)
+        for node in reversed(self.graph.nodes):
+            if "origin" in node.meta or node.op == "placeholder":
+                break
+            node.meta["origin"] = self.call_names[call.index]
+
     def node(self, value: int) -> fx.Node:
         if value in self.fate.folded and value not in self._nodes:
             self._nodes[value] = self._materialised(value)
@@ -52,9 +59,6 @@ class CutEmitter(Emitter):
 
     def write(self, call: Call, leaf: Leaf | None, args: dict[str, Any]) -> Any:
         if leaf is None:
-            rest = self._beside_nothing(call) if call.packet in _SUMS else None
-            if rest is not None:
-                return rest
             if call.mutates is not None and call.mutates in self.fate.folded:
                 return self._out_of_place(call, args)
             rewrite = REWRITES.get(call.packet)
@@ -62,17 +66,19 @@ class CutEmitter(Emitter):
                 return rewrite(self, call, args)
         return self.plain(call, leaf, args)
 
-    def _beside_nothing(self, call: Call) -> fx.Node | None:
+    def instead(self, call: Call) -> fx.Node | None:
         """The other term of a sum whose one term is zero because nothing is left to compute it from."""
-        one, other = call.args["self"], call.args["other"]
-        if not isinstance(other, Ref) or not isinstance(one, Ref):
+        if call.packet not in SUMS or not all(isinstance(call.args[name], Ref) for name in ("self", "other")):
             return None
-        pairs = [(one, other)] + ([(other, one)] if call.packet in (aten.add, aten.add_) and "alpha" not in call.args else [])
-        for rest, nothing in pairs:
-            whole = self.shape(rest.id) == self.shape(call.outputs[0] or 0) and rest.id not in self.fate.folded
-            if whole and nothing.id in self.fate.folded and is_zero(self, nothing.id):
-                node = self.node(rest.id)
-                storages = {self.program.values[v].storage for v in (one.id, other.id, call.outputs[0] or 0)}
+        pairs = [("self", "other")]
+        if call.packet in (aten.add, aten.add_) and "alpha" not in call.args:
+            pairs.append(("other", "self"))
+        for name, term in pairs:
+            rest, result = call.value_at(name), call.outputs[0] or 0
+            whole = self.shape(rest) == self.shape(result) and rest not in self.fate.folded
+            if whole and self._folder.omits(self, call, term):
+                node = self.node(rest)
+                storages = {self.program.values[v].storage for v in (rest, call.value_at(term), result)}
                 written = any(
                     c.index > call.index and c.mutates is not None and self.program.values[c.mutates].storage in storages
                     for c in self.program.calls

@@ -1,20 +1,23 @@
 """Constants that a closed branch leaves behind, computed once at the cut.
 
-A block without inside still adds c = beta - gamma * mean / sqrt(var + eps): that number a channel stays, as a parameter
-that goes on learning. Train and eval graphs share it.
+A block whose inner channels are all removed still adds c = beta - gamma * mean / sqrt(var + eps): one number a channel, which
+stays as a parameter and goes on learning. Train and eval graphs share it.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import itertools
+from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import nn
 
 from gator.errors import CutError
+from gator.graph.call_names import module_of, operator_of
 from gator.graph.labels import Axis
 from gator.graph.program import Call, Mode, Ref, map_refs
+from gator.surgery.cut_plan import Constant, Omitted, Remains
 from gator.surgery.rewrite import static_arguments
 from gator.surgery.slice import narrowed, without_denormals_
 
@@ -22,52 +25,96 @@ if TYPE_CHECKING:
     from gator.surgery.emit import Emitter
 
 aten = torch.ops.aten
-Folded = tuple[str, tuple[int, ...]]  # name and shape of the parameter that a constant became
+SUMS = (aten.add, aten.add_, aten.sub, aten.sub_)
+CATS = (aten.cat, aten.concat, aten.concatenate)
 
 
 class Folder:
-    """Evaluates folded values on the sliced model and hands out one parameter for each distinct result."""
+    """Evaluates folded values on the sliced model and hands out one parameter for each distinct result.
 
-    def __init__(self, made: Mapping[str, Folded] | None = None) -> None:
+    With `given`, what a plan says is left of closed branches, exactly that is made, under the names it has there. `taken` are
+    names that new parameters must not have.
+    """
+
+    def __init__(self, given: Remains | None = None, taken: Iterable[str] = ()) -> None:
         self._values: dict[tuple[Mode, int], torch.Tensor] = {}
-        self._made: dict[str, torch.Tensor] = {}
-        self._given = made
-        self.made: dict[str, Folded] = {}  # "mode:value" -> what it became: a file says which was which
+        self._parameters: dict[str, torch.Tensor] = {}
+        self._taken = frozenset(taken)
+        self._given = given
+        self._constants = {(c.mode, c.made_by): c for c in given.constants} if given else {}
+        self.made: dict[tuple[Mode, str], Constant] = {}
+        self.omitted: dict[Omitted, None] = {}
 
     def constant(self, emitter: Emitter, value: int) -> tuple[str, torch.Tensor, bool]:
         """(name, tensor, whether it must be expanded where it is used)."""
         full = self._value(emitter, value)
-        key = f"{emitter.mode}:{value}"
         if self._given is None:
-            small = _compressed(full, emitter.axes(value))
-            name = self._name(emitter, value, small)
+            same_along = _same_along(full, emitter.axes(value))
+            small = _first(full, same_along)
+            made_by = _name_of(emitter, value)
+            found = Constant(emitter.mode, made_by, self._name(emitter.mode, made_by, small), same_along)
         else:
-            if key not in self._given:
-                raise CutError(f"the plan says nothing of the constant that {_maker(emitter, value).where()} leaves behind")
-            name, shape = self._given[key]
-            small = _shrunk(full, shape)
-        if name not in self._made:
-            self._made[name] = nn.Parameter(small) if small.dtype.is_floating_point else small
-        self.made[key] = (name, tuple(small.shape))
-        return name, self._made[name], not _only_broadcast(emitter, value)
+            listed = self._listed(emitter, value)
+            if listed is None:
+                raise CutError(f"the plan has no constant for the result of {_maker(emitter, value).where()}")
+            found = listed
+            small = _first(full, found.same_along)
+        if found.name not in self._parameters:
+            self._parameters[found.name] = nn.Parameter(small) if small.dtype.is_floating_point else small
+        self.made[found.mode, found.made_by] = found
+        return found.name, self._parameters[found.name], not _only_broadcast(emitter, value)
 
-    def _name(self, emitter: Emitter, value: int, small: torch.Tensor) -> str:
-        """Train and eval graphs share a constant that is the same in both; otherwise each gets a name of its own."""
+    def omits(self, emitter: Emitter, call: Call, argument: str) -> bool:
+        """Whether a sum goes without this term, because it is zero whatever the weights are."""
+        term = Omitted(emitter.mode, emitter.call_names[call.index], argument)
+        value = call.value_at(argument)
+        if value not in emitter.fate.folded or not (is_zero(emitter, value) if self._given is None else self._is_given(term)):
+            return False
+        self.omitted.setdefault(term)
+        return True
+
+    def _is_given(self, term: Omitted) -> bool:
+        return self._given is not None and term in self._given.omitted
+
+    def _listed(self, emitter: Emitter, value: int) -> Constant | None:
+        """The constant of the plan that a folded value is.
+
+        Cuts that came one after the other name it by the last call that was still there: a sum without its other term, a join
+        of a single part and a sum with a constant that went into a bias had already gone.
+        """
+        found = self._constants.get((emitter.mode, _name_of(emitter, value)))
+        if found is not None:
+            return found
         call = _maker(emitter, value)
-        base = "folded_" + (call.module.replace(".", "_") or call.packet.__name__)
-        others = {key.partition(":")[0] for key in self.made} - {emitter.mode}
-        mine = {name for key, (name, _) in self.made.items() if key.startswith(f"{emitter.mode}:")}
-        for name, tensor in self._made.items():
-            if others and name not in mine and tensor.shape == small.shape and torch.equal(tensor, small):
+        refs = {name: v for (name, _), v in call.tensors() if v not in emitter.fate.empty}
+        if call.packet in CATS and len(list(call.tensors())) > len(refs) == 1:
+            return self._listed(emitter, *refs.values())
+        if call.packet in SUMS and len(refs) == 2 and emitter.fate.folded.issuperset(refs.values()):
+            for rest, term in (("self", "other"), ("other", "self")):
+                beside = self._listed(emitter, refs[term])
+                omitted = self._is_given(Omitted(emitter.mode, emitter.call_names[call.index], term))
+                if omitted or (beside is not None and beside.absorbed):
+                    return self._listed(emitter, refs[rest])
+        return None
+
+    def _name(self, mode: Mode, made_by: str, small: torch.Tensor) -> str:
+        """Train and eval graphs share a constant that is the same in both; otherwise each gets a name of its own."""
+        mine = {constant.name for constant in self.made.values() if constant.mode == mode}
+        for name, tensor in self._parameters.items():
+            if name not in mine and tensor.shape == small.shape and torch.equal(tensor, small):
                 return name
-        count = sum(name.startswith(base) for name in self._made)
-        return base if not count else f"{base}_{count + 1}"
+        base = "folded_" + (module_of(made_by).replace(".", "_") or operator_of(made_by))
+        names = itertools.chain([base], (f"{base}_{number}" for number in itertools.count(2)))
+        return next(name for name in names if name not in self._parameters and name not in self._taken)
 
     def _value(self, emitter: Emitter, value: int) -> torch.Tensor:
         key = (emitter.mode, value)
         if key not in self._values:
             found = emitter.program.values[value]
-            if found.origin == "call":
+            if value in emitter.fate.empty:  # padded, say
+                device = next(emitter.model.parameters()).device
+                self._values[key] = torch.empty([int(s) for s in emitter.shape(value)], dtype=found.dtype, device=device)
+            elif found.origin == "call":
                 self._evaluate(emitter, _maker(emitter, value))
             elif found.origin == "attribute":
                 owner, _, attribute = found.name.rpartition(".")
@@ -134,29 +181,41 @@ def is_zero(emitter: Emitter, value: int) -> bool:
     call = _maker(emitter, value)
     if call.index in emitter.fate.emptied_sum:
         return not isinstance(call.args.get("bias"), Ref) and call.packet not in (aten.addmm, aten.baddbmm)
-    refs = [v for _, v in call.tensors()]
+    refs = [v for _, v in call.tensors() if v not in emitter.fate.empty]
     if call.packet in (aten.mul, aten.mul_):
         return any(is_zero(emitter, v) for v in refs)
+    if call.packet in (*SUMS, *CATS):
+        numbers = call.packet in SUMS and not isinstance(call.args["other"], Ref)
+        return not numbers and all(is_zero(emitter, v) for v in refs)
     return call.packet in _KEEP_ZERO and is_zero(emitter, refs[0])
 
 
 def _maker(emitter: Emitter, value: int) -> Call:
-    return next(call for call in emitter.program.calls if value in call.outputs)
+    return emitter.maker[value]
 
 
-def _compressed(tensor: torch.Tensor, axes: Sequence[Axis]) -> torch.Tensor:
-    """One position of batch and space where nothing varies along them; channels stay one number each."""
-    shape = []
+def _name_of(emitter: Emitter, value: int) -> str:
+    """The name of the call that makes a value; with the number of the result behind it if there are several."""
+    call = _maker(emitter, value)
+    position = call.outputs.index(value)
+    return emitter.call_names[call.index] + (f"/{position}" if position else "")
+
+
+def _same_along(tensor: torch.Tensor, axes: Sequence[Axis]) -> tuple[int, ...]:
+    """The axes of batch and space along which nothing varies; channels stay one number each."""
+    alike = []
     for axis, labels in enumerate(axes):
-        first = tensor.narrow(axis, 0, 1)
-        same = labels is None and torch.equal(first.expand_as(tensor), tensor)
-        shape.append(1 if same else tensor.shape[axis])
-    return _shrunk(tensor, shape)
+        if labels is None and torch.equal(tensor.narrow(axis, 0, 1).expand_as(tensor), tensor):
+            alike.append(axis)
+    return tuple(alike)
 
 
-def _shrunk(tensor: torch.Tensor, shape: Sequence[int]) -> torch.Tensor:
-    for axis, size in enumerate(shape):
-        tensor = tensor.narrow(axis, 0, min(size, tensor.shape[axis]))
+def _first(tensor: torch.Tensor, same_along: Sequence[int]) -> torch.Tensor:
+    """The tensor with one position along the axes on which it does not vary."""
+    if any(axis >= tensor.ndim for axis in same_along):
+        raise CutError(f"the plan has a constant without axis {max(same_along)} where the network has {tensor.ndim} axes")
+    for axis in same_along:
+        tensor = tensor.narrow(axis, 0, 1)
     return without_denormals_(tensor.clone())
 
 

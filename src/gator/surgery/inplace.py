@@ -7,12 +7,14 @@ from typing import Any
 import torch
 from torch import nn
 from torch.optim import Optimizer
+from torch.utils import _pytree as pytree
 
 from gator.errors import CutError
 from gator.graph.bake import needs_baking
 from gator.graph.hypergraph import SavedGraph
 from gator.graph.trace import named_tensors, retraced
 from gator.surgery.cut import as_network, check_network, class_problem
+from gator.surgery.cut_plan import Remains
 from gator.surgery.history import remember
 from gator.surgery.plan import Kept, Mask, Plan
 from gator.surgery.slice import canonical_names, narrowed, sliced_copy, update_layers_
@@ -42,9 +44,9 @@ def cut_(model: nn.Module, graph: SavedGraph, kept: Kept, *, optimizer: Optimize
     before = list(model.parameters())
     _shrink_(model, plan, optimizer)
     if not reason:
-        return remember(model, model, plan, "class", {})
-    network, folded = as_network(model, model, plan)
-    remember(network, model, plan, "graph", folded)
+        return remember(model, model, plan, "class", Remains())
+    network, left = as_network(model, model, plan)
+    remember(network, model, plan, "graph", left)
     model.__class__ = network.__class__
     model.__dict__.clear()
     model.__dict__.update(network.__dict__)
@@ -88,12 +90,16 @@ def _shrink_(model: nn.Module, plan: Plan, optimizer: Optimizer | None) -> None:
             parameter.grad = narrowed(gradient, axes)
         held = {} if optimizer is None else optimizer.state.get(parameter, {})
         for key, state in held.items():
-            if isinstance(state, torch.Tensor) and state.shape == data.shape:
-                held[key] = narrowed(state, axes)
+            held[key] = pytree.tree_map(lambda x, shape=data.shape, axes=axes: _narrowed(x, shape, axes), state)
     for name, tensor in buffers:
         owner, _, attribute = name.rpartition(".")
         model.get_submodule(owner)._buffers[attribute] = tensor
     update_layers_(model, plan)
+
+
+def _narrowed(held: Any, shape: torch.Size, axes: list[Mask | None]) -> Any:
+    """What an optimizer holds for a parameter of this shape, sliced along with it if it is as large."""
+    return narrowed(held, axes) if isinstance(held, torch.Tensor) and held.shape == shape else held
 
 
 def _check_optimizer(model: nn.Module, optimizer: Optimizer, plan: Plan) -> None:
@@ -108,8 +114,7 @@ def _check_optimizer(model: nn.Module, optimizer: Optimizer, plan: Plan) -> None
         if name is None or canonical[name] not in plan.attributes:
             continue
         for key, state in optimizer.state.get(parameter, {}).items():
-            tensors = state if isinstance(state, (list, tuple)) else [state]
-            for tensor in tensors:
+            for tensor in pytree.tree_leaves(state):
                 if isinstance(tensor, torch.Tensor) and tensor.numel() > 1 and tensor.shape != parameter.shape:
                     raise CutError(
                         f"{type(optimizer).__name__} keeps {key!r} of shape {tuple(tensor.shape)} for {name!r} of shape "

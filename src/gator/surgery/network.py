@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import re
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -12,6 +13,7 @@ from torch.fx.graph_module import _forward_from_src
 from torch.utils import _pytree as pytree
 
 from gator.errors import GatorError
+from gator.graph.call_names import Rewritten
 from gator.graph.inputs import Inputs, TensorSpec
 
 
@@ -109,14 +111,24 @@ def _ordered(arguments: dict[Any, Any]) -> dict[Any, Any]:
     return {key: _ordered(value) if type(value) is dict else value for key, value in ordered.items()}
 
 
-def compiled(graph: fx.Graph) -> Callable[..., Any]:
-    """The graph as a plain function of (module, *inputs)."""
+def compiled(graph: fx.Graph) -> tuple[Callable[..., Any], str]:
+    """The graph as a plain function of (module, *inputs), and its source."""
     code = graph.python_code("self")
     function: Callable[..., Any] = _forward_from_src(code.src, code.globals, None)
-    return function
+    return function, code.src
 
 
-class CutNetwork(fx.GraphModule):
+def _origins(source: str, graph: fx.Graph) -> dict[int, str]:
+    """The line of every node in generated code, with the name of the call it was made from."""
+    named = {node.name: node.meta["origin"] for node in graph.nodes if "origin" in node.meta}
+    assigned = [(number, _ASSIGNED.match(line)) for number, line in enumerate(source.split("\n"), start=1)]
+    return {number: named[found[1]] for number, found in assigned if found and found[1] in named}
+
+
+_ASSIGNED = re.compile(r"\s*(\w+)\s*(?::[^=]+)?=[^=]")
+
+
+class CutNetwork(Rewritten, fx.GraphModule):
     """Runs one graph in eval mode and, where that differs, another in train mode, over the same layers."""
 
     def __init__(
@@ -146,8 +158,12 @@ class CutNetwork(fx.GraphModule):
         code = super().recompile()
         kind = type(self)
         evaluates = kind.forward
+        kind.origins = {evaluates.__code__: _origins(code.src, self.graph)}
         graph = self.__dict__.get("train_graph")
-        trains = compiled(graph) if graph is not None else evaluates
+        trains = evaluates
+        if graph is not None:
+            trains, source = compiled(graph)
+            kind.origins[trains.__code__] = _origins(source, graph)
 
         def forward(self: CutNetwork, *args: Any, **kwargs: Any) -> Any:
             flat = self._signature.flatten(args, kwargs)

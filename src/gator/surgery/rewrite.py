@@ -5,7 +5,7 @@ An operator that is not here takes no sizes, so it is written as it was.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -127,12 +127,7 @@ def _moved(emitter: Emitter, call: Call, args: dict[str, Any]) -> Any:
     lossy = {a: move for a, move in moves.items() if emitter.alive(call.value_at("self"), move[0]) is not None}
     if not lossy:
         return emitter.call_op(call.op, args)
-    node = args["self"]
-    rest = set(moves) - set(lossy)
-    if rest and call.packet in (aten.roll, aten.flip):
-        node = _only(emitter, call, args, rest)
-    elif call.packet in (aten.roll, aten.flip):
-        node = _only(emitter, call, args, _unlabelled_dims(emitter, call) - set(lossy))
+    node = _along_others(emitter, call, args, lossy) if call.packet in (aten.roll, aten.flip) else args["self"]
     for axis, (source, coordinates) in lossy.items():
         alive = emitter.alive(call.value_at("self"), source)
         assert alive is not None
@@ -141,16 +136,11 @@ def _moved(emitter: Emitter, call: Call, args: dict[str, Any]) -> Any:
     return node
 
 
-def _unlabelled_dims(emitter: Emitter, call: Call) -> set[int]:
-    rank = len(emitter.program.values[call.value_at("self")].shape)
-    return {d % rank for d in call.args.get("dims", ())}
-
-
-def _only(emitter: Emitter, call: Call, args: dict[str, Any], dims: set[int]) -> Any:
-    """The same roll or flip, along some of its axes."""
+def _along_others(emitter: Emitter, call: Call, args: dict[str, Any], lossy: Collection[int]) -> Any:
+    """The same roll or flip along the axes that keep all their positions."""
     rank = len(emitter.program.values[call.value_at("self")].shape)
     given = [d % rank for d in call.args["dims"]]
-    chosen = [i for i, d in enumerate(given) if d in dims]
+    chosen = [i for i, d in enumerate(given) if d not in lossy]
     if not chosen:
         return args["self"]
     changed = {**args, "dims": [given[i] for i in chosen]}

@@ -9,6 +9,7 @@ import torch
 from torch import nn
 
 from gator.graph.bake import baked_copy, needs_baking, results_kept
+from gator.graph.memory import memory_of
 from gator.graph.program import MODES, BatchInt, Mode
 from gator.graph.trace import named_tensors
 from gator.surgery.layers import touched_layers, update_fields_
@@ -82,8 +83,7 @@ def canonical_names(model: nn.Module) -> dict[str, str]:
     first: dict[Any, str] = {}
     result = {}
     for name, tensor in named_tensors(model).items():
-        key = (tensor.data_ptr(), tuple(tensor.shape), tensor.stride(), tensor.dtype) if tensor.numel() else id(tensor)
-        result[name] = first.setdefault(key, name)
+        result[name] = first.setdefault(memory_of(tensor), name)
     return result
 
 

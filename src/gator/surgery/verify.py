@@ -38,7 +38,7 @@ def difference(one: Any, other: Any) -> float:
             return float("inf")  # infinities and NaN must stand in the same places
         a, b = a[~odd], b[~odd]
         if a.numel():
-            scale = float(a.abs().max())
+            scale = max(float(a.abs().max()), float(b.abs().max()))
             gap = float((a - b).abs().max())
             worst = max(worst, gap / scale if scale > 0 else gap)
     return worst

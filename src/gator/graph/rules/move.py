@@ -277,8 +277,9 @@ def by_axis(scope: Scope) -> Sequence[Axes] | None:
             continue
         probe = torch.arange(int(shape[axis])).reshape([-1 if a == axis else 1 for a in range(len(shape))])
         coordinates = _run(scope, probe).reshape(-1).numpy()
-        axes[axis] = labels[coordinates]
-        scope.moved(axis, axis, coordinates)
+        if not np.array_equal(coordinates, np.arange(len(labels))):
+            axes[axis] = labels[coordinates]
+            scope.moved(axis, axis, coordinates)
     return [tuple(axes)]
 
 

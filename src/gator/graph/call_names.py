@@ -1,0 +1,44 @@
+"""Names for the calls of a program: the module that runs, the operator, and how many such calls came before it there.
+
+A name does not depend on how a recording numbers its values, so it may be written to a file and read by another release of
+torch. A network that was rewritten from another one keeps the names that its calls had in the first.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from types import CodeType
+from typing import ClassVar
+
+from gator.graph.program import Program
+
+
+class Rewritten:
+    """A network of generated code that says which call of the original network each line of the code makes."""
+
+    origins: ClassVar[Mapping[CodeType, Mapping[int, str]]] = {}  # code -> line -> name of the call
+
+
+def call_names(program: Program) -> tuple[str, ...]:
+    """A name for every call, "layer1.0.bn2/batch_norm/0": the first batch_norm that runs in layer1.0.bn2."""
+    counts: dict[str, int] = {}
+    names = []
+    for call in program.calls:
+        place = f"{call.module}/{call.packet.__name__}"
+        # Inside a layer of a rewritten network other calls run than the one the line stands for: counters of batches.
+        if call.origin and (not call.module or call.origin.rpartition("/")[0] == place):
+            names.append(call.origin)
+            continue
+        counts[place] = counts.get(place, -1) + 1
+        names.append(f"{place}/{counts[place]}")
+    return tuple(names)
+
+
+def module_of(name: str) -> str:
+    """The module in the name of a call; empty for the network itself."""
+    return name.split("/")[0]
+
+
+def operator_of(name: str) -> str:
+    """The operator in the name of a call."""
+    return name.split("/")[1]

@@ -1,0 +1,76 @@
+"""`plan` and `apply`: what a cut network has been through, and the same again on a fresh instance of the original."""
+
+from __future__ import annotations
+
+from torch import nn
+
+from gator.errors import CutError
+from gator.graph.hypergraph import Hypergraph
+from gator.graph.process_wide import collector_paused
+from gator.graph.trace import check_same, trace_inputs
+from gator.surgery.compose import Step
+from gator.surgery.cut import as_network, check_network
+from gator.surgery.cut_plan import Cut, CutPlan, EdgeWidth
+from gator.surgery.history import remember, steps_of
+from gator.surgery.plan import Plan
+from gator.surgery.slice import sliced_copy
+
+
+def plan(model: nn.Module) -> CutPlan:
+    """The plan of a cut network: what was cut, relative to the original architecture, as plain data without weights.
+
+    `model` is what `gator.cut`, `gator.cut_`, `gator.load` or `pruner.cut()` returned, or a deep copy of it. Raises CutError
+    for a network that was never cut.
+
+    >>> text = gator.plan(small).to_json()
+    >>> again = gator.apply(gator.CutPlan.from_json(text), Network())
+    >>> again.load_state_dict(small.state_dict())
+    """
+    steps = steps_of(model)
+    if not steps:
+        raise CutError(
+            f"this {type(model).__name__} was never cut, so it has no plan\n"
+            "  Pass what gator.cut, gator.cut_ or pruner.cut() returned, not a copy made by other means."
+        )
+    return CutPlan(tuple(_cut(step) for step in steps))
+
+
+def _cut(step: Step) -> Cut:
+    graph = step.graph
+    edges = tuple(EdgeWidth(edge.name, edge.width) for edge in graph.edges)
+    return Cut(graph.inputs, graph.fixed, graph.heads, edges, step.kept, step.form, step.left)
+
+
+def apply(plan: CutPlan, model: nn.Module, *, verify: bool = True) -> nn.Module:
+    """The cut network that a plan describes, made from a fresh instance of the original architecture; `model` is untouched.
+
+    The result has the class (or graph), the parameter names and the shapes of the network that the plan was taken from, and
+    the weights of `model`, sliced accordingly; load the trained weights with `load_state_dict`. The network is traced once.
+    `verify=False` leaves out the check that the result computes what the masked `model` computes.
+
+    Raises CutError for a network of another architecture, and whatever `gator.trace` and `gator.cut` raise.
+
+    >>> again = gator.apply(gator.plan(small), Network())
+    >>> again.load_state_dict(small.state_dict())
+    """
+    if not isinstance(plan, CutPlan):
+        raise CutError(f"plan is a {type(plan).__name__}; expected a gator.CutPlan (see CutPlan.from_json)")
+    if not isinstance(model, nn.Module):
+        raise CutError(f"apply needs an instance of the original network, not {model!r}; pass Network(), not Network")
+    network = model
+    with collector_paused():
+        for each in plan.cuts:
+            graph = trace_inputs(network, each.inputs, fixed=each.fixed, heads=each.heads)
+            check_same(each.edges, graph.edges, CutError)
+            network = _made(network, graph, each, verify)
+    return network
+
+
+def _made(model: nn.Module, graph: Hypergraph, cut: Cut, verify: bool) -> nn.Module:
+    """The cut as it was made and checked before, on another instance of the same architecture."""
+    spread = Plan(graph, cut.kept)
+    sliced = sliced_copy(model, spread)
+    network = sliced if cut.form == "class" else as_network(model, sliced, spread, cut.left)[0]
+    if verify:
+        check_network(model, network, spread)
+    return remember(network, model, spread, cut.form, cut.left)
