@@ -3,15 +3,26 @@
 PYTHON ?= python3
 BIN := .venv/bin
 WORKERS ?= 2
-export HYPOTHESIS_PROFILE ?= default
+HYPOTHESIS_PROFILE ?= default
+VERSION ?= 2.9.1
+OTHER := .venv-torch-$(VERSION)
 
-.PHONY: prune test check format bench zoo clean
+.PHONY: prune test test-all test-torch machines check format bench zoo clean
 
 prune: .venv/core
 	$(BIN)/gator prune
 
 test: .venv/dev
+	$(BIN)/python -m pytest -n $(WORKERS) -m "not slow" --hypothesis-profile=quick
+
+test-all: .venv/dev
 	$(BIN)/python -m pytest -n $(WORKERS) --hypothesis-profile=$(HYPOTHESIS_PROFILE)
+
+test-torch: $(OTHER)/dev
+	$(OTHER)/bin/python -m pytest -n $(WORKERS) -m "not slow" --hypothesis-profile=quick
+
+machines: .venv/dev
+	$(BIN)/python benchmarks/machines.py
 
 check: .venv/dev
 	$(BIN)/ruff check .
@@ -44,5 +55,10 @@ zoo: .venv/dev
 	$(BIN)/pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[dev]'
 	touch $@
 
+$(OTHER)/dev: pyproject.toml
+	$(PYTHON) -m venv $(OTHER)
+	$(OTHER)/bin/pip install --quiet --disable-pip-version-check 'torch==$(VERSION)' -e '.[dev]'
+	touch $@
+
 clean:
-	rm -rf .venv zoo-results
+	rm -rf .venv .venv-torch-* zoo-results

@@ -17,13 +17,13 @@ from pathlib import Path
 
 import numpy as np
 import torch
+from gator.cost.latency.calibrate import mape, spearman
+from gator.cost.latency.draws import drawn_widths, kept_of
 from stub_torchvision import make_importable
 
 import gator
 from gator import zoo
 from gator.cost.latency.build import Builder
-from gator.cost.latency.calibrate import mape, spearman
-from gator.cost.latency.draws import drawn_widths, kept_of
 from gator.cost.latency.quiet import undisturbed
 from gator.cost.latency.segments import segments_of
 from gator.cost.latency.stopwatch import Stopwatch

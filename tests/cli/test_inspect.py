@@ -31,11 +31,13 @@ def test_table_json_and_explanation() -> None:
     ("args", "words"),
     [
         (("inspect", "cifar:resnet21"), "did you mean resnet"),
-        (("inspect", "cifar:resnet20", "--input", "1,3"), "could not be recorded"),
+        pytest.param(("inspect", "cifar:resnet20", "--input", "1,3"), "could not be recorded", marks=pytest.mark.slow),
         (("inspect", "cifar:resnet20", "--input", "a"), "is not a shape"),
-        (("inspect", "cifar:resnet20", "--input", "0,3,32,32"), "at least 1"),
-        (("inspect", "cifar:resnet20", "--heads", "none"), "heads='none'"),
-        (("inspect", "cifar:resnet20", "--explain", "nothing"), "no edge, layer or parameter"),
+        pytest.param(("inspect", "cifar:resnet20", "--input", "0,3,32,32"), "at least 1", marks=pytest.mark.slow),
+        pytest.param(("inspect", "cifar:resnet20", "--heads", "none"), "heads='none'", marks=pytest.mark.slow),
+        pytest.param(
+            ("inspect", "cifar:resnet20", "--explain", "nothing"), "no edge, layer or parameter", marks=pytest.mark.slow
+        ),
     ],
 )
 def test_errors_are_one_message_and_exit_code_2(args: tuple, words: str) -> None:

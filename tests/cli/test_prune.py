@@ -40,6 +40,7 @@ def test_errors_are_one_clear_message(tmp_path) -> None:
         assert not list(tmp_path.iterdir())
 
 
+@pytest.mark.slow
 def test_a_dry_run_writes_nothing(tmp_path) -> None:
     done = gator("prune", "cifar10-resnet20-cpu", "--dry-run", folder=tmp_path)
     assert done.returncode == 0, done.stderr

@@ -243,7 +243,7 @@ def test_mistakes_are_explained():
         pruner.step(lr=0.1)
     with pytest.raises(gator.GatorError, match="has gates or a mask on"):
         gator.Pruner(model, x, alpha=1.0)
-    with pytest.raises(gator.GatorError, match="needs a target"):
+    with pytest.raises(gator.GatorError, match="there is no target to meet"):
         pruner.project()
     with pytest.raises(gator.GatorError, match="zero or more"):
         pruner.step(lr=-1)

@@ -11,10 +11,11 @@ import gator
 from gator.training.dry_run import dry_run
 from gator.training.reading import SHIPPED, recipe_from_text
 
+QUICK = ("digits", "cifar10-resnet20-cpu")
 NAMES = sorted(path.stem for path in SHIPPED.glob("*.toml"))
 
 
-@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("name", [pytest.param(name, marks=() if name in QUICK else pytest.mark.slow) for name in NAMES])
 def test_every_recipe_passes_a_dry_run(name, torchvision, tmp_path, monkeypatch) -> None:
     monkeypatch.chdir(tmp_path)
     said = dry_run(gator.read_recipe(name))

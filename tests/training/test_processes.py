@@ -48,7 +48,14 @@ def torchrun(*args: str, folder, launcher: tuple[str, ...] = TORCHRUN, code: str
     return subprocess.run([*command, *args], capture_output=True, text=True, check=False, timeout=600)
 
 
-@pytest.mark.parametrize(("per", "launcher"), [("batch", TORCHRUN), ("example", TORCHRUN), ("batch", ACCELERATE)])
+@pytest.mark.parametrize(
+    ("per", "launcher"),
+    [
+        ("batch", TORCHRUN),
+        pytest.param("example", TORCHRUN, marks=pytest.mark.slow),
+        pytest.param("batch", ACCELERATE, marks=pytest.mark.slow),
+    ],
+)
 def test_two_processes_agree_on_every_mask(per, launcher, tmp_path) -> None:
     if launcher is ACCELERATE and importlib.util.find_spec("accelerate") is None:
         pytest.skip("needs Accelerate for its launcher")
@@ -68,6 +75,7 @@ def test_two_processes_agree_on_every_mask(per, launcher, tmp_path) -> None:
     assert json.loads((tmp_path / "run" / "environment.json").read_text())["processes"] == 2
 
 
+@pytest.mark.slow
 def test_two_processes_resume_a_run(tmp_path) -> None:
     args = ("prune", "digits", *set_options("run.checkpoint_seconds=0"), "--out")
     for name in ("whole", "run"):
@@ -82,6 +90,7 @@ def test_two_processes_resume_a_run(tmp_path) -> None:
     assert tensors_of(tmp_path / "run" / "round-1.safetensors") == tensors_of(tmp_path / "whole" / "round-1.safetensors")
 
 
+@pytest.mark.slow
 def test_another_number_of_processes_is_refused(tmp_path) -> None:
     from training.small import short_recipe
 

@@ -93,6 +93,7 @@ def test_rounds_continue_from_gated_weights(tmp_path) -> None:
     assert living == sorted(living, reverse=True)
 
 
+@pytest.mark.slow
 def test_shrinking_changes_nothing_but_the_time(tmp_path) -> None:
     """The same run with and without shrinking meets the budget; noise is drawn for fewer channels: not by the same ones."""
     for shrink in ("true", "false"):
@@ -100,7 +101,9 @@ def test_shrinking_changes_nothing_but_the_time(tmp_path) -> None:
         assert 0.48 * result.before.macs < result.rounds[0].figures.macs <= 0.5 * result.before.macs
 
 
-@pytest.mark.parametrize("phase", ["train", "prune", "finetune"])
+@pytest.mark.parametrize(
+    "phase", [pytest.param("train", marks=pytest.mark.slow), "prune", pytest.param("finetune", marks=pytest.mark.slow)]
+)
 def test_ctrl_c_saves_and_the_rest_is_the_same(phase, tmp_path) -> None:
     whole = gator.run(short_recipe("finetune.distill=0.5"), folder=tmp_path / "whole")
 
@@ -119,6 +122,7 @@ def test_ctrl_c_saves_and_the_rest_is_the_same(phase, tmp_path) -> None:
     assert one == two
 
 
+@pytest.mark.slow
 def test_several_rounds_are_resumed_in_the_middle(tmp_path) -> None:
     changes = ("prune.alphas=[40, 200]", "prune.gamma=2", "prune.min_width=2", 'prune.keep=["stem"]')
     gator.run(short_recipe(*changes), folder=tmp_path / "whole")

@@ -35,11 +35,12 @@ def test_published_checkpoints_fit(depth: int) -> None:
 SMALL = (
     "torchvision:shufflenet_v2_x0_5", "torchvision:mnasnet0_5", "torchvision:squeezenet1_1", "torchvision:regnet_y_400mf",
     "torchvision:mobilenet_v3_small", "timm:levit_128s", "timm:edgenext_xx_small", "timm:ghostnet_050", "timm:pit_ti_224",
-    "timm:xcit_nano_12_p16_224", "timm:res2net50_26w_4s", "timm:convnextv2_atto", "timm:efficientvit_m0",
+    "timm:convnextv2_atto",
 )  # fmt: skip
+SLOW = ("timm:xcit_nano_12_p16_224", "timm:res2net50_26w_4s", "timm:efficientvit_m0")
 
 
-@pytest.mark.parametrize("name", SMALL)
+@pytest.mark.parametrize("name", [*SMALL, *(pytest.param(name, marks=pytest.mark.slow) for name in SLOW)])
 def test_the_smallest_and_oddest_of_the_zoo(name: str, torchvision) -> None:
     """The rest is in `make zoo`."""
     network = zoo.build(name)

@@ -1,23 +1,26 @@
-"""`gator latency build|show|check`: build latency tables, print them, and compare them with measured networks."""
+"""`gator latency build|show|check`: make latency tables, print them, and compare them with networks they have not seen."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Annotated
+from statistics import fmean
+from typing import Annotated, cast
 
 import typer
 
 from gator import zoo
 from gator.cli.inspect import shape_of
 from gator.cost.latency.build import Progress
-from gator.cost.latency.calibrate import mape, spearman
-from gator.cost.latency.check import checked
+from gator.cost.latency.cache import cache_folder, read
+from gator.cost.latency.check import compare
+from gator.cost.latency.fit import fit_of, mape, rank_correlation
 from gator.cost.latency.latency import Latency
-from gator.cost.latency.segments import segments_of
-from gator.cost.latency.store import cache_folder, read
-from gator.cost.latency.table import Table, network_name
+from gator.cost.latency.layer_times import LayerTimes
+from gator.cost.latency.log import NetworkTime
+from gator.cost.latency.setup import DtypeName, RuntimeName
+from gator.cost.latency.table import Table
 from gator.errors import FileError
 from gator.graph.trace import trace
 
@@ -25,13 +28,13 @@ commands = typer.Typer(help="Latency tables: how long the layers of a network ta
 
 Name = Annotated[str, typer.Argument(help="A network by name, as for gator inspect.")]
 Runtime = Annotated[str, typer.Option("--runtime", help="eager, compile, onnxruntime or openvino.")]
-Threads = Annotated[int, typer.Option("--threads", help="Number of threads; 0: as many as torch uses.")]
-Batch = Annotated[int, typer.Option("--batch", help="Batch size; 0: that of the example inputs.")]
+Threads = Annotated[int, typer.Option("--threads", help="Number of threads; 0 for as many as torch uses.")]
+Batch = Annotated[int, typer.Option("--batch", help="Batch size; 0 for that of the example inputs.")]
 Dtype = Annotated[str, typer.Option("--dtype", help="float32, float16, bfloat16 or float64.")]
-ChannelsLast = Annotated[bool, typer.Option("--channels-last", help="Use the channels_last memory format.")]
-Device = Annotated[str, typer.Option("--device", help="cpu or cuda.")]
+ChannelsLast = Annotated[bool, typer.Option("--channels-last", help="PyTorch's channels_last layout.")]
+Device = Annotated[str, typer.Option("--device", help="cpu, cuda or mps.")]
 Input = Annotated[str, typer.Option("--input", help="Shape of the input, for example 1,3,224,224.")]
-Classes = Annotated[int, typer.Option("--classes", help="Number of classes; 0: as many as the name implies.")]
+Classes = Annotated[int, typer.Option("--classes", help="Number of classes; 0 for as many as the network's name implies.")]
 File = Annotated[str, typer.Option("--table", help="The file of the table, instead of the one in the cache folder.")]
 
 
@@ -48,19 +51,24 @@ def build(
     classes: Classes = 0,
     table: File = "",
 ) -> None:
-    """Time the layers of a network. Layers that are in the table already are not timed again; a stopped build is resumed."""
-    cost = Latency(runtime, "table", batch or None, threads or None, channels_last, dtype, device)
+    """Time the layers of a network. What is in the table is not timed again, so that an interrupted build resumes."""
+    cost = _cost(runtime, batch, threads, channels_last, dtype, device)
     network = zoo.build(name, example_inputs=shape_of(input) if input else None, classes=classes)
     graph = trace(network.model, network.example_inputs)
     with _bar() as progress:
-        path, found = cost.built(network.model, graph, Path(table) if table else None, progress)
-    calibration = found.calibrations[network_name(segments_of(graph))]
-    typer.echo(f"{path}\n{found.key}\n{name}: {calibration.whole_ms:.3g} ms; {calibration}")
+        path, found = cost.build_table(network.model, graph, Path(table) if table else None, progress)
+    typer.echo(f"{path}\n{found.key}\n{fit_of(LayerTimes(graph, found), found)}")
+
+
+def _cost(runtime: str, batch: int, threads: int, channels_last: bool, dtype: str, device: str, table: str = "") -> Latency:
+    """`Latency` checks the names."""
+    names = cast("RuntimeName", runtime), cast("DtypeName", dtype)
+    return Latency(names[0], "table", batch or None, threads or None, channels_last, names[1], device, table=table)
 
 
 @contextmanager
 def _bar() -> Iterator[Progress]:
-    """A progress bar, shown as soon as something is timed."""
+    """A progress bar that appears when something is timed."""
     from rich import progress
 
     bar = progress.Progress(
@@ -68,12 +76,12 @@ def _bar() -> Iterator[Progress]:
     )
     task = bar.add_task("timing", what="")
 
-    def told(done: int, total: int, what: str) -> None:
+    def report(done: int, total: int, what: str) -> None:
         bar.start()
         bar.update(task, completed=done, total=total, what=what)
 
     try:
-        yield told
+        yield report
         bar.update(task, completed=1, total=1, what="done")
     finally:
         if bar.live.is_started:
@@ -83,33 +91,36 @@ def _bar() -> Iterator[Progress]:
 @commands.command("show")
 def show(
     table: Annotated[str, typer.Argument(help="The file of a table; by default all tables in the cache folder.")] = "",
-    layers: Annotated[bool, typer.Option("--layers", help="Also print the times of every layer.")] = False,
+    layers: Annotated[bool, typer.Option("--layers", help="Also the times of every kind of layer.")] = False,
 ) -> None:
-    """Print the tables: the device and conditions, and the errors of their predictions."""
-    paths = [Path(table)] if table else sorted((cache_folder() / "latency").glob("*.json"))
+    """Print which tables there are and what they contain. `gator latency build` prints the error of a network."""
+    paths = [Path(table)] if table else sorted(cache_folder().glob("*.json"))
     if not paths:
-        typer.echo(f"no tables in {cache_folder() / 'latency'}; gator latency build makes one")
+        typer.echo(f"no tables in {cache_folder()}; gator latency build makes one")
     for path in paths:
         try:
             text = shown(read(path), layers=layers)
         except FileError as error:
             if table:
                 raise
-            text = f"  {error}"  # go on with the other tables
+            text = f"  {error}"  # the other tables are still shown
         typer.echo(f"{path}\n{text}\n")
 
 
 def shown(table: Table, *, layers: bool) -> str:
-    """A readable summary of a table."""
-    points = sum(len(entry.ms) for entry in table.entries.values())
-    lines = [f"  {table.key}", f"  {len(table.entries)} kinds of layers at {points} widths"]
+    """A table for people."""
+    points = sum(len(grid.ms) for grid in table.grids.values())
+    lines = [f"  {table.key}", f"  {len(table.grids)} kinds of layers at {points} widths"]
     for group, steps in table.steps.items():
         if steps.block > 1:
             lines.append(f"  {group}: steps of {steps.read.block} channels read, {steps.written.block} written")
-    lines += [f"  {found.title}: {found.whole_ms:.3g} ms; {found}" for found in table.calibrations.values()]
-    for entry in table.entries.values() if layers else ():
-        least, most = min(entry.ms.values(), default=0.0), max(entry.ms.values(), default=0.0)
-        lines.append(f"    {entry.title}, up to {entry.whole[0]} -> {entry.whole[1]}: {least:.3g} to {most:.3g} ms")
+    for name in dict.fromkeys(each.network for each in table.log if isinstance(each, NetworkTime)):
+        networks = table.networks(name)
+        ms, cuts = fmean(each.unpruned_ms for each in networks), len({each.widths for each in networks})
+        lines.append(f"  {networks[0].title}: {ms:.3g} ms; {cuts} cuts of it measured")
+    for grid in table.grids.values() if layers else ():
+        least, most = min(grid.ms.values()), max(grid.ms.values())
+        lines.append(f"    {grid.title}, up to {grid.full[0]} -> {grid.full[1]}: {least:.3g} to {most:.3g} ms")
     return "\n".join(lines)
 
 
@@ -127,14 +138,16 @@ def check(
     table: File = "",
     networks: Annotated[int, typer.Option("--networks", help="How many networks of random widths to measure.")] = 10,
 ) -> None:
-    """Measure networks of random widths and print the measured beside the predicted latencies."""
-    cost = Latency(runtime, "table", batch or None, threads or None, channels_last, dtype, device, table=table)
+    """Measure networks of random widths and compare them with what the table predicts."""
+    cost = _cost(runtime, batch, threads, channels_last, dtype, device, table)
     network = zoo.build(name, example_inputs=shape_of(input) if input else None, classes=classes)
     graph = trace(network.model, network.example_inputs)
     with _bar() as progress:
-        found = checked(network.model, graph, cost, networks, progress)
-    typer.echo("predicted ms   measured ms   error")
+        found = compare(network.model, graph, cost, networks, progress)
+    typer.echo("predicted ms   measured ms   off by")
     for predicted, measured in found:
         typer.echo(f"{predicted:12.3f}  {measured:12.3f}  {predicted / measured - 1:+7.1%}")
     predictions, measurements = zip(*found, strict=True)
-    typer.echo(f"mean error {mape(predictions, measurements):.1%}, rank correlation {spearman(predictions, measurements):.3f}")
+    typer.echo(
+        f"mean error {mape(predictions, measurements):.1%}, rank correlation {rank_correlation(predictions, measurements):.3f}"
+    )

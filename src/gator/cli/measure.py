@@ -1,4 +1,4 @@
-"""`gator measure MODEL [--against OTHER]`: MACs, parameters, bytes and latency of a network, also compared with another one."""
+"""`gator measure MODEL [--against OTHER]`: what a network costs on this device, beside another, and its slowest layers."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from gator.cli.latency import Batch, ChannelsLast, Classes, Device, Dtype, Input
 from gator.cost.denormals import denormals_of
 from gator.cost.latency.quiet import undisturbed
 from gator.cost.latency.runtime import runtime_of
-from gator.cost.latency.setup import made_setup
+from gator.cost.latency.setup import checked_setup
 from gator.cost.latency.stopwatch import Stopwatch
 from gator.cost.measure import measure as footprint
 from gator.errors import GatorError
@@ -25,7 +25,7 @@ from gator.graph.inputs import Inputs, describe
 def measure(
     name: Annotated[str, typer.Argument(help="A network by name, as for gator inspect.")],
     against: Annotated[
-        str, typer.Option("--against", help="Another network by name, or a file that gator.save wrote with a cut of the first.")
+        str, typer.Option("--against", help="Another network by name, or a file written by gator.save with a cut of the first.")
     ] = "",
     runtime: Runtime = "eager",
     threads: Threads = 0,
@@ -38,8 +38,8 @@ def measure(
     rounds: Annotated[int, typer.Option("--rounds", help="How often each network is run, interleaved.")] = 30,
     layers: Annotated[int, typer.Option("--layers", help="How many layers to list, the slowest first.")] = 12,
 ) -> None:
-    """Print MACs, parameters, bytes and latency of a network, and the layers that take the most time."""
-    setup = made_setup(runtime, device, threads or None, dtype, channels_last, batch or None)
+    """Multiply-adds, parameters, bytes and time of a network, interleaved with another one if one is given."""
+    setup = checked_setup(runtime, device, threads or None, dtype, channels_last, batch or None)
     runtime_of(setup)
     if rounds < 1:
         raise GatorError(f"--rounds {rounds}; expected 1 or more")
@@ -72,7 +72,7 @@ def _other(against: str, name: str, described: Inputs, inputs: object, classes: 
         return load(against, zoo.build(name, example_inputs=inputs, classes=classes).model).eval()
     other = zoo.build(against, example_inputs=inputs, classes=classes)
     if describe(other.example_inputs).leaves != described.leaves:
-        raise GatorError(f"{against} takes other inputs than {name}; pass --input to use the same for both")
+        raise GatorError(f"{against} takes other inputs than {name}; give both the same with --input")
     return other.model.eval()
 
 
@@ -83,9 +83,9 @@ def _breakdown(label: str, model: nn.Module, watch: Stopwatch, inputs: Inputs, m
     with setup.on():
         found = runtime_of(setup).layers(model, setup.call(inputs), setup, max(watch.rounds // 3, 3))
     if not found:
-        typer.echo(f"{setup.runtime} does not report the times of layers; eager, onnxruntime and openvino do")
+        typer.echo(f"{setup.runtime} does not report the time of layers; eager, onnxruntime and openvino do")
         return
     total = sum(ms for _, ms in found)
-    typer.echo(f"\nthe slowest of the {len(found)} layers of {label} (timed one by one, {total:.3g} ms in total)")
+    typer.echo(f"\nwhere the time of {label} goes, the slowest of {len(found)} (timed one by one: {total:.3g} ms)")
     for layer, ms in sorted(found, key=lambda item: -item[1])[:most]:
         typer.echo(f"{ms:9.3f} ms {ms / max(total, 1e-9):6.1%}  {layer}")

@@ -1,7 +1,7 @@
-"""Numbers too small for a processor's fast path: a network that holds them can be many times slower on a CPU.
+"""Denormal numbers: too small for a processor's fast path, they can make a network many times slower on a CPU.
 
-They come from weight decay on channels that have died, and from norms folded into weights. `cut` leaves them out; elsewhere
-they are counted.
+They come from weight decay on pruned channels and from norms folded into weights. `cut` sets them to zero; here they are
+counted.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from gator.graph.record import modes_set
 
 @dataclass(frozen=True)
 class Denormals:
-    """How many denormal numbers a network holds, and makes from its inputs. False if there are none."""
+    """How many weights and activations of a network are denormal. False if none are."""
 
     weights: int
     activations: int
@@ -29,17 +29,18 @@ class Denormals:
     def __str__(self) -> str:
         return (
             f"{self.weights:,} weights and {self.activations:,} activations are denormal numbers, which are slow on a CPU: "
-            "gator.cut leaves such weights out, torch.set_flush_denormal(True) turns both to zero"
+            "gator.cut sets such weights to zero, torch.set_flush_denormal(True) both"
         )
 
 
 def denormals_of(model: nn.Module, example_inputs: Any) -> Denormals:
-    """Counted in eval mode, with the outputs of all layers of one forward pass."""
+    """The denormal weights of a network, and those in the outputs of its layers in one forward pass in eval mode."""
     args, kwargs = as_call(example_inputs)
-    seen = [0]
+    activations = 0
 
     def count(_: nn.Module, __: Any, output: Any) -> None:
-        seen[0] += _count(output) if isinstance(output, Tensor) else 0
+        nonlocal activations
+        activations += _count(output) if isinstance(output, Tensor) else 0
 
     hooks = [module.register_forward_hook(count) for module in model.modules() if not any(True for _ in module.children())]
     try:
@@ -49,7 +50,7 @@ def denormals_of(model: nn.Module, example_inputs: Any) -> Denormals:
         for hook in hooks:
             hook.remove()
     tensors = {id(tensor): tensor for tensor in [*model.parameters(), *model.buffers()]}
-    return Denormals(sum(_count(tensor) for tensor in tensors.values()), seen[0])
+    return Denormals(sum(_count(tensor) for tensor in tensors.values()), activations)
 
 
 def _count(tensor: Tensor) -> int:

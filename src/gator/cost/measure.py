@@ -52,10 +52,9 @@ def measure(model: nn.Module, example_inputs: Any, *, latency: bool = False, rou
     Raises:
         GatorError: if rounds is less than 1; TraceError if the network cannot be run on these inputs.
 
-    Example::
-
-        footprint = gator.measure(model, torch.zeros(1, 3, 32, 32))
-        print(footprint.macs, footprint.params)
+    Example:
+        >>> gator.measure(torch.nn.Conv2d(3, 4, 3), torch.zeros(1, 3, 8, 8)).macs
+        3888
     """
     if rounds < 1:
         raise GatorError(f"rounds={rounds}; at least one is needed to measure a latency")
@@ -91,8 +90,9 @@ def _latency(model: nn.Module, example_inputs: Any, rounds: int) -> Timing:
 def predict_macs(graph: Hypergraph, kept: Kept) -> int:
     """The multiply-adds that `measure` will count on the cut network, without building it.
 
-    Example::
-
-        macs = gator.predict_macs(graph, {"layer1.0.conv1": [0, 1, 2]})
+    Example:
+        >>> graph = gator.trace(torch.nn.Sequential(torch.nn.Linear(4, 6), torch.nn.Linear(6, 2)), torch.zeros(1, 4))
+        >>> gator.predict_macs(graph, {"0": [0, 1, 2]})
+        18
     """
     return macs_left(Plan(graph, kept))

@@ -1,4 +1,4 @@
-"""Timing that survives a noisy machine: candidates take turns, medians and spread are reported, outliers are counted."""
+"""Timing on a noisy machine: candidates are interleaved, median and spread are reported, outliers are counted."""
 
 from __future__ import annotations
 
@@ -11,16 +11,16 @@ from typing import Any
 
 import torch
 
-_ANOTHER = 3.0  # times the median: no processor is that slow for a moment, somebody else was at work
-_FAR = 3.0  # distances between the quartiles; what lies further above them is counted as an outlier
+_PREEMPTED = 3.0  # times the median: no clock is that slow for a moment, the process was preempted
+_FAR = 3.0  # interquartile ranges above the upper quartile, from where a round is counted as an outlier
 
 
 @dataclass(frozen=True)
 class Timing:
-    """Milliseconds of one call: the median over all rounds and half the distance between the quartiles.
+    """Milliseconds of one call: the median over all rounds and half the interquartile range.
 
-    `mean_ms` is the mean of rounds that are not several times as long as the median. Means of layers add up to that of a
-    network, as no median or quartile does where a processor is now faster, now slower: so they are what is compared.
+    `mean_ms` is the mean without rounds in which the process was preempted. Means are what is compared: under clock drift the
+    means of layers add up to the mean of their network, and medians do not.
     """
 
     median_ms: float
@@ -28,7 +28,7 @@ class Timing:
     rounds: int
     threads: int
     mean_ms: float
-    outliers: int = 0  # rounds far above the rest; the median does not mind a few
+    outliers: int = 0  # rounds far above the rest
 
     def __str__(self) -> str:
         text = f"{self.median_ms:.3g} ms +- {self.spread_ms:.2g} ({self.threads} thread{'' if self.threads == 1 else 's'}"
@@ -43,18 +43,18 @@ def timed(
     threads: int | None = None,
     clock: Callable[[], float] = time.perf_counter,
 ) -> tuple[Timing, ...]:
-    """Time several callables in one go, one call of each a round, so that a slow moment hits all of them.
+    """Time several callables interleaved, one call of each per round, so that clock drift affects all of them alike.
 
-    Every round has an order of its own: what runs next to something large finds the caches emptied.
+    The order is different in every round, because what runs after a large candidate finds the caches empty.
     """
     for _ in range(warmup):
         for run in runs:
             run()
     samples: list[list[float]] = [[] for _ in runs]
-    turns, order = list(zip(runs, samples, strict=True)), random.Random(0)
+    pairs, order = list(zip(runs, samples, strict=True)), random.Random(0)
     for _ in range(rounds):
-        order.shuffle(turns)
-        for run, times in turns:
+        order.shuffle(pairs)
+        for run, times in pairs:
             start = clock()
             run()
             times.append(1e3 * (clock() - start))
@@ -62,7 +62,7 @@ def timed(
 
 
 def rounds_worth(runs: Sequence[Callable[[], Any]], worth_ms: float, *, least: int, most: int = 50) -> int:
-    """How often to time each of these to spend so long on one: more often if they are quick."""
+    """The number of rounds in which each of these runs for `worth_ms` on average, between `least` and `most`."""
     spent = sum(timing.median_ms for timing in timed(runs, rounds=1, warmup=1))
     return int(min(max(worth_ms * len(runs) / max(spent, 1e-3), least), max(least, most)))
 
@@ -71,5 +71,5 @@ def _summary(times: list[float], threads: int) -> Timing:
     quartiles = statistics.quantiles(times, n=4, method="inclusive") if len(times) > 1 else [times[0]] * 3
     apart = quartiles[2] - quartiles[0]
     far = sum(time > quartiles[2] + _FAR * apart for time in times)
-    own = [time for time in times if time <= _ANOTHER * quartiles[1]]
+    own = [time for time in times if time <= _PREEMPTED * quartiles[1]]
     return Timing(quartiles[1], apart / 2, len(times), threads, statistics.fmean(own), far)

@@ -17,7 +17,15 @@ from gator.graph.hypergraph import Hypergraph
 class WeightedCost(Cost):
     """A weighted sum of costs, each counted as a share of what the unpruned network costs.
 
-    `WeightedCost((Flops(), 0.7), (Memory(), 0.3))` is 1.0 for the unpruned network, because the weights add up to one.
+    Args:
+        parts: pairs of a cost and its weight. If the weights add up to one, the unpruned network costs 1.0.
+
+    Example:
+        >>> cost = gator.WeightedCost((gator.Flops(), 0.7), (gator.Memory(), 0.3))
+        >>> model = torch.nn.Sequential(torch.nn.Linear(4, 6), torch.nn.Linear(6, 2))
+        >>> graph = gator.trace(model, torch.zeros(1, 4))
+        >>> cost.on(model, graph).total([6])
+        1.0
     """
 
     parts: tuple[tuple[Cost, float], ...]
@@ -37,7 +45,7 @@ class WeightedCost(Cost):
         return self._weighted(prices, [part.total(widths) for part in prices])
 
     def restored(self, model: nn.Module, graph: Hypergraph, state: PlainData) -> Prices:
-        """As shares of what the first network cost."""
+        """Prices relative to the cost of the first network."""
         if len(state["parts"]) != len(self.parts):
             raise GatorError(f"the state was saved with {len(state['parts'])} costs, now there are {len(self.parts)}")
         pairs = zip(self.parts, state["parts"], strict=True)
@@ -75,7 +83,7 @@ class _WeightedPrices(Prices):
         return np.sum(prices, axis=0)  # type: ignore[no-any-return]
 
     def measure(self, network: nn.Module, widths: Widths) -> float | None:
-        """Every part as it measures itself; those that do not are counted."""
+        """Measure each part; parts that do not measure are counted."""
         found = [part.measure(network, widths) for part in self.parts]
         if all(cost is None for cost in found):
             return None

@@ -63,11 +63,13 @@ def calibrate_gamma(
     Returns:
         What closed for every gamma, and the largest gamma within the tolerance (or the smallest of all).
 
-    Example::
-
-        found = gator.calibrate_gamma(model, x, train, gammas=(0.2, 1.0))
-        print(found)
-        pruner = gator.Pruner(model, x, alpha=1.0, gamma=found.gamma)
+    Example:
+        >>> model, x = zoo.build("digits:resnet").model, torch.randn(8, 1, 8, 8)
+        >>> def train(model, pruner):
+        ...     (model(x).square().mean() + pruner.loss()).backward()
+        ...     pruner.step(lr=0.01)
+        >>> gator.calibrate_gamma(model, x, train, gammas=(0.2, 1.0)).gamma
+        1.0
     """
     if not gammas:
         raise GatorError("gammas= is empty; pass the values to try")

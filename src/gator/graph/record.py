@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import random
+import threading
 from collections import OrderedDict, deque
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -20,17 +21,33 @@ from gator.graph.program import BatchInt, Program, Ref
 from gator.graph.recorder import Names, Recorder, Stand
 
 
+class _Collector:
+    """How many blocks of `collector_paused` are open in all threads, and whether the collector was enabled before the first."""
+
+    lock = threading.Lock()
+    pauses = 0
+    was_enabled = False
+
+
 @contextmanager
 def collector_paused() -> Iterator[None]:
-    """No garbage collection inside: many small objects are made here and none of them is garbage, yet every look for some
-    goes through all of torch, a third of the time that tracing takes."""
-    was_on = gc.isenabled()
-    gc.disable()
+    """Disable garbage collection until the last such block of all threads has ended; then it is as it was before the first.
+
+    Tracing makes many small objects, none of them garbage, and each collection would visit every object of torch: a third of
+    the time that tracing takes.
+    """
+    with _Collector.lock:
+        if not _Collector.pauses:
+            _Collector.was_enabled = gc.isenabled()
+            gc.disable()
+        _Collector.pauses += 1
     try:
         yield
     finally:
-        if was_on:
-            gc.enable()
+        with _Collector.lock:
+            _Collector.pauses -= 1
+            if not _Collector.pauses and _Collector.was_enabled:
+                gc.enable()
 
 
 @contextmanager

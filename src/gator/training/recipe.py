@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from typing import Literal
 
 from gator.cost.by_name import CostName
+from gator.cost.latency.setup import DtypeName, LatencyMethod, RuntimeName
 from gator.gates.limits import RoundTo
 from gator.gates.settings import Per
 
@@ -16,9 +17,6 @@ ScheduleName = Literal["cosine", "steps", "constant"]
 OptimizerName = Literal["sgd", "adamw"]
 DeviceName = Literal["auto", "cpu", "cuda", "mps"]
 PrecisionName = Literal["no", "bf16", "fp16"]
-RuntimeName = Literal["eager", "compile", "onnxruntime", "openvino"]
-LatencyMethod = Literal["table", "probe"]
-DtypeName = Literal["float32", "float16", "bfloat16", "float64"]
 
 
 @dataclass(frozen=True)

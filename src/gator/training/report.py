@@ -63,7 +63,7 @@ class Result:
 
 def with_latencies(found: Sequence[Figures], networks: Sequence[nn.Module], watch: Stopwatch) -> list[Figures]:
     """The figures of these networks with the mean and spread of their latencies, measured interleaved."""
-    timings = watch.certain_times([watch.prepare(network) for network in networks])
+    timings = watch.accurate_times([watch.prepare(network) for network in networks])
     return [replace(one, latency_ms=t.mean_ms, latency_spread_ms=t.spread_ms) for one, t in zip(found, timings, strict=True)]
 
 

@@ -11,7 +11,7 @@ BLOCK = 8
 
 
 class Clock:
-    """Stands still until somebody works."""
+    """Stands still until a runtime advances it."""
 
     now = 0.0
 
@@ -29,7 +29,7 @@ class Fake:
     reads = BLOCK  # channels it reads at a time
     inside = 1.0  # what a layer takes inside a network, against alone
     call_ms = 0.0  # what comes with every call
-    uneven = False  # whether it is now faster, now slower
+    drifts = False  # whether its speed changes from session to session
     pace = 1.0  # how slow it is
     narrow = 1.0  # what networks with fewer than all channels take, against what their layers do
 
@@ -68,7 +68,7 @@ class Fake:
         seconds = 1e-3 * self.ms(network, call)
 
         def run() -> None:
-            CLOCK.now += seconds * self.pace * (1.0 + self.prepared * 7 % 10 / 10 if self.uneven else 1.0)
+            CLOCK.now += seconds * self.pace * (1.0 + self.prepared * 7 % 10 / 10 if self.drifts else 1.0)
 
         return run
 

@@ -241,15 +241,15 @@ def test_a_state_is_of_one_cost(fake) -> None:
     table, probe = (gator.Latency("fake", method, threads=1) for method in ("table", "probe"))
     with pytest.raises(gator.GatorError, match="saved with a cost in MACs, this one is in ms; pass the same cost="):
         gator.Pruner(model, x, cost=table, alpha=1.0, state=state_of("flops"))
-    with pytest.raises(gator.GatorError, match='so far are by method="probe", and now method="table"'):
+    with pytest.raises(gator.GatorError, match='made with method="probe", now it is method="table"; resume with'):
         gator.Pruner(model, x, cost=table, alpha=1.0, state=state_of(probe))
-    with pytest.raises(gator.GatorError, match='so far are by method="table", and now method="probe"'):
+    with pytest.raises(gator.GatorError, match='made with method="table", now it is method="probe"'):
         gator.Pruner(model, x, cost=probe, alpha=1.0, state=state_of(table))
-    path = table.found_for(gator.trace(model, x))[0]
+    path = table.find_table(gator.trace(model, x))[0]
     elsewhere = gator.Latency("fake", threads=1, table=path, other_device=True)
-    with pytest.raises(gator.GatorError, match="so far were measured here, and now other_device=True"):
+    with pytest.raises(gator.GatorError, match='made with method="table", now it is other_device=True'):
         gator.Pruner(model, x, cost=elsewhere, alpha=1.0, state=state_of(table))
-    with pytest.raises(gator.GatorError, match="so far were of another device, and now other_device=False"):
+    with pytest.raises(gator.GatorError, match='made with other_device=True, now it is method="table"'):
         gator.Pruner(model, x, cost=table, alpha=1.0, state=state_of(elsewhere))
     gator.Pruner(model, x, cost=elsewhere, alpha=1.0, state=state_of(elsewhere)).detach()
 

@@ -8,15 +8,15 @@ from networks import CASES
 from torch.utils import _pytree as pytree
 
 import gator
-from gator.cost.latency.grid import points_of
+from gator.cost.latency.grid import grid_points
 from gator.cost.latency.part import Part
 from gator.cost.latency.segments import segments_of
-from gator.cost.latency.setup import made_setup
-from gator.cost.latency.steps import Step, Steps
+from gator.cost.latency.setup import checked_setup
+from gator.cost.latency.steps import LayerSteps, StepPattern
 from gator.graph.inputs import as_call
 from gator.graph.program import Ref
 
-SETUP = made_setup("eager", "cpu", 1, "float32", False, None)
+SETUP = checked_setup("eager", "cpu", 1, "float32", False, None)
 
 
 # Circular padding writes into views of a tensor that another segment reads: the pieces run, but not one after the other.
@@ -36,9 +36,9 @@ def test_segments_put_together_are_the_network(name) -> None:
     with torch.no_grad():
         while waiting:
             ready = [segment for segment in waiting if all(value in values for value in segment.inputs)]
-            assert ready, f"{waiting[0].name} waits for what nobody makes"
+            assert ready, f"{waiting[0].name} reads a value that no segment writes"
             for segment in ready:
-                network, _ = Part(model, graph, segment).built(*segment.whole, SETUP)
+                network, _ = Part(model, graph, segment).built(segment.full, SETUP)
                 values.update(zip(segment.outputs, network(*(values[v].clone() for v in segment.inputs)), strict=True))
                 waiting.remove(segment)
         expected = [leaf for leaf in pytree.tree_leaves(model(*args, **kwargs)) if isinstance(leaf, torch.Tensor)]
@@ -52,7 +52,7 @@ def test_segments_run_at_other_widths(name) -> None:
     model, inputs, _ = CASES[name]()
     graph = gator.trace(model.eval(), inputs)
     for segment in segments_of(graph):
-        for point in sorted(points_of(segment.whole, Steps(Step(4, 2), Step(4, 2)))):
-            network, call = Part(model, graph, segment).built(*point, SETUP)
+        for point in sorted(grid_points(segment.full, LayerSteps(StepPattern(4, 2), StepPattern(4, 2)))):
+            network, call = Part(model, graph, segment).built(point, SETUP)
             with torch.no_grad():
                 network(*call[0])

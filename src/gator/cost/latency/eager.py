@@ -1,4 +1,4 @@
-"""PyTorch as it runs by itself, operator by operator, and through torch.compile."""
+"""PyTorch's own runtimes: eager mode and torch.compile."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import copy
 import statistics
 import time
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -15,10 +16,10 @@ from gator.cost.latency.setup import Call, Setup
 
 
 class Eager:
-    """PyTorch, one operator after the other."""
+    """PyTorch in eager mode."""
 
     def check(self, setup: Setup) -> None:
-        """Everything a setup can ask for works here."""
+        """Every setup is possible."""
 
     def versions(self) -> dict[str, str]:
         return {"torch": torch.__version__}
@@ -27,7 +28,7 @@ class Eager:
         return _runner(placed(network, setup), call, setup)
 
     def layers(self, network: nn.Module, call: Call, setup: Setup, rounds: int) -> list[tuple[str, float]]:
-        """Layers without children of their own; what runs between them comes last."""
+        """Layers without child modules; what runs between them comes last."""
         network = placed(network, setup)
         spent: dict[str, list[float]] = {}
         started: list[float] = []
@@ -44,30 +45,33 @@ class Eager:
         for module in names:
             module.register_forward_pre_hook(before)
             module.register_forward_hook(after)
-        run, whole = _runner(network, call, setup), []
+        run, totals = _runner(network, call, setup), []
         run()
         spent.clear()
         for _ in range(rounds):
             start = time.perf_counter()
             run()
-            whole.append(1e3 * (time.perf_counter() - start))
-        # A layer that is called several times a forward counts with all its calls.
+            totals.append(1e3 * (time.perf_counter() - start))
+        # A layer that is called several times per forward pass counts with all its calls.
         found = [(name, statistics.median(times) * len(times) / rounds) for name, times in spent.items()]
-        return [*found, ("between layers", max(statistics.median(whole) - sum(ms for _, ms in found), 0.0))]
+        return [*found, ("between layers", max(statistics.median(totals) - sum(ms for _, ms in found), 0.0))]
 
 
+@dataclass(frozen=True)
 class Compiled:
-    """PyTorch through torch.compile, every shape compiled for itself."""
+    """PyTorch through torch.compile, compiled for the exact shapes."""
+
+    backend: str | Callable[..., Any] = "inductor"
 
     def check(self, setup: Setup) -> None:
-        """Everything a setup can ask for works here."""
+        """Every setup is possible."""
 
     def versions(self) -> dict[str, str]:
         return {"torch": torch.__version__}
 
     def prepare(self, network: nn.Module, call: Call, setup: Setup) -> Callable[[], Any]:
-        torch._dynamo.reset()  # networks of many widths would else run into the limit of recompilations
-        run = _runner(torch.compile(placed(network, setup), dynamic=False), call, setup)
+        compiled = torch.compile(_with_own_code(placed(network, setup)), dynamic=False, backend=self.backend)
+        run = _runner(compiled, call, setup)
         run()
         return run
 
@@ -75,8 +79,22 @@ class Compiled:
         return []
 
 
+def _with_own_code(network: nn.Module) -> Callable[..., Any]:
+    """The network as a function with a code object of its own.
+
+    torch.compile gives up on a code object that it has compiled eight times (networks of one class share theirs), and
+    torch._dynamo.reset() would discard the networks that the user has compiled.
+    """
+
+    def forward(*args: Any, **kwargs: Any) -> Any:
+        return network(*args, **kwargs)
+
+    forward.__code__ = forward.__code__.replace()
+    return forward
+
+
 def placed(network: nn.Module, setup: Setup) -> nn.Module:
-    """A copy of the network in eval mode, on the device and of the type and layout that are asked for."""
+    """A copy of the network in eval mode, on the device, in the dtype and memory layout of the setup."""
     copied = copy.deepcopy(network).eval().to(setup.device, setup.torch_dtype)
     layout = torch.channels_last if setup.channels_last else torch.contiguous_format
     return copied.to(memory_format=layout)  # type: ignore[no-any-return, call-overload]
@@ -95,5 +113,5 @@ def _runner(network: Any, call: Call, setup: Setup) -> Callable[[], Any]:
 
 
 def _wait(setup: Setup) -> None:
-    if setup.device != "cpu":  # the call comes back before the work is done
+    if setup.device != "cpu":  # the call returns before the work is done
         torch.accelerator.synchronize()

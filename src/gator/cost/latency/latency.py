@@ -1,52 +1,71 @@
-"""`Latency`: the time of one forward pass on the person's own device and runtime, as a cost (section 3.3)."""
+"""`Latency`: the time of one forward pass on the user's own device and runtime, as a cost (section 3.3)."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
-from typing import Any
+from typing import get_args
 
 import numpy as np
 import torch
 from torch import nn
 
-from gator.cost.latency.build import Builder, Progress, logged
-from gator.cost.latency.predict import Layers, Tabled
-from gator.cost.latency.probe import Probed, probed_prices
+from gator.cost.latency.build import Builder, Progress, log_progress
+from gator.cost.latency.cache import check_key, default_path, key_here, locked, read
+from gator.cost.latency.extras import required_for_tables
+from gator.cost.latency.fit import LatencyFit, fit_of
+from gator.cost.latency.layer_times import LayerTimes
+from gator.cost.latency.measured_prices import MeasuredPrices
+from gator.cost.latency.needs import Needs
+from gator.cost.latency.probe_prices import ProbePrices, probe
 from gator.cost.latency.runtime import runtime_of
-from gator.cost.latency.segments import segments_of
-from gator.cost.latency.setup import Setup, made_setup
-from gator.cost.latency.stopwatch import Reference, Stopwatch
-from gator.cost.latency.store import check_key, key_here, locked, read, usual_path
-from gator.cost.latency.table import Calibration, Table, network_name
-from gator.cost.prices import Cost, Floats, PlainData, Prices, Widths
+from gator.cost.latency.setup import DtypeName, LatencyMethod, RuntimeName, Setup, checked_setup
+from gator.cost.latency.size import full_widths
+from gator.cost.latency.stopwatch import Baseline, Stopwatch
+from gator.cost.latency.table import Table
+from gator.cost.latency.table_prices import TablePrices
+from gator.cost.prices import Cost, PlainData
 from gator.errors import GatorError
 from gator.graph.hypergraph import Hypergraph
 from gator.graph.trace import retraced
 from gator.rank_zero import on_rank_zero
 from gator.surgery.cut import cut
 
-METHODS = ("table", "probe")
-_ALMOST = 0.9  # of the channels
+_NEEDED_BY_TABLES = ("scipy", "filelock", "platformdirs")
 
 
 @dataclass(frozen=True)
 class Latency(Cost):
-    """Milliseconds of one forward pass in eval mode.
+    """Milliseconds of one forward pass in eval mode, measured on this machine.
 
-    `method="table"` predicts from layers timed over a grid of widths, kept in a file for the next time; `"probe"` is the
-    paper's: what half of an edge's channels save. `batch` None is that of the example inputs, `threads` None as many as torch
-    uses. `table` is a file to use instead of the one in the cache; with `other_device` it may be of any device, and nothing is
-    measured here.
+    Args:
+        runtime: what runs the network where it is used.
+        method: "table" predicts from layers that are timed over a grid of widths; the times are kept in a file and used again.
+            "probe" is the method of the paper: the price of a channel is what removing half of its edge saves.
+        batch: examples at a time; by default as many as in the example inputs.
+        threads: by default as many as torch uses.
+        channels_last: the memory layout, for PyTorch's own runtimes.
+        dtype: of weights and inputs.
+        device: "cpu", "cuda" or "mps".
+        rounds: how often each network is run when it is timed, at least.
+        table: a file to use instead of the one in the cache folder.
+        other_device: use `table` although it was measured on another device; nothing is measured here.
+
+    Raises:
+        GatorError: if a setting is not valid or not possible on this machine.
+        MissingExtraError: if a package is missing that the runtime or the method needs.
+
+    Example:
+        >>> cost = gator.Latency("eager", threads=1)
+        >>> pruner = gator.Pruner(model, example_inputs, cost=cost, target=0.6, steps=1000)  # doctest: +SKIP
     """
 
-    runtime: str = "eager"
-    method: str = "table"
+    runtime: RuntimeName = "eager"
+    method: LatencyMethod = "table"
     batch: int | None = None
     threads: int | None = None
     channels_last: bool = False
-    dtype: str | torch.dtype = "float32"
+    dtype: DtypeName | torch.dtype = "float32"
     device: str = "cpu"
     rounds: int = 20
     table: str | Path = ""
@@ -55,157 +74,123 @@ class Latency(Cost):
     unit = "ms"
 
     def __post_init__(self) -> None:
-        if self.method not in METHODS:
-            raise GatorError(f"method={self.method!r}; expected {' or '.join(map(repr, METHODS))}")
+        if self.method not in get_args(LatencyMethod):
+            raise GatorError(f"method={self.method!r}; expected {' or '.join(map(repr, get_args(LatencyMethod)))}")
         if isinstance(self.rounds, bool) or not isinstance(self.rounds, int) or self.rounds < 1:
-            raise GatorError(f"rounds={self.rounds!r}; expected a whole number, 1 or more")
+            raise GatorError(f"rounds={self.rounds!r}; expected an integer, 1 or more")
         if self.other_device and not self.table:
-            raise GatorError("other_device=True needs table=, the file that was made on the other device")
-        setup = made_setup(self.runtime, self.device, self.threads, self.dtype, self.channels_last, self.batch)
+            raise GatorError("other_device=True needs table=, the file that was measured on the other device")
+        setup = checked_setup(self.runtime, self.device, self.threads, self.dtype, self.channels_last, self.batch)
         if not self.other_device:
             runtime_of(setup)
+        if self.method == "table":
+            for package in _NEEDED_BY_TABLES:
+                required_for_tables(package)
         object.__setattr__(self, "setup", setup)
 
-    def on(self, model: nn.Module, graph: Hypergraph) -> Measured | Tabled:
-        return self._prices(model, graph, None)
+    # Prices: one constructor for each way to get them.
 
-    def restored(self, model: nn.Module, graph: Hypergraph, state: PlainData) -> Measured | Tabled:
-        return self._prices(model, graph, state)
-
-    def _prices(self, model: nn.Module, graph: Hypergraph, wholes: Mapping[str, Any] | None) -> Measured | Tabled:
-        """Prices of a network that was priced before, or that was cut from one: `wholes` is what those prices saved."""
+    def on(self, model: nn.Module, graph: Hypergraph) -> MeasuredPrices | TablePrices:
         graph = retraced(graph, model)
-        if wholes is not None:
-            self._check_wholes(wholes)
         if self.other_device:
-            return self.tabled(graph, read(Path(self.table)), None if wholes is None else Calibration(**wholes["calibration"]))
-        setup = self._setup_on(graph)
-        if wholes is not None and wholes["setup"] != asdict(setup):
-            was = Setup(**wholes["setup"])
-            raise GatorError(f"the latencies so far were measured under other conditions: {was}; now it is {setup}")
-        if self.method == "table":
-            on_rank_zero(lambda: self.found_for(graph))  # refused before anything is measured
-        # The same form as the networks it is compared to: an fx graph over the same layers.
-        network = cut(model, graph, {}, keep_class=False, verify=False)
-        reference = Stopwatch(setup, graph.inputs, self.rounds).reference(network, None if wholes is None else wholes["ms"])
-        widths = [edge.width for edge in graph.edges]
-        priced: Probed | Tabled
-        if self.method == "probe":
-            given = None if wholes is None else wholes["prices"]
-            prices = on_rank_zero(lambda: probed_prices(model, graph, reference)) if given is None else np.array(given)
-            priced, factor = Probed(prices, widths, reference.ms), 1.0
-        else:
-            text = on_rank_zero(lambda: self.built(model, graph, layers_alone=wholes is not None)[1].to_json())
-            calibration = None if wholes is None else Calibration(**wholes["calibration"])
-            priced = self.tabled(graph, Table.from_json(text, "the table"), calibration)
-            # The table was made on another day; what the whole network takes today stands for the difference.
-            factor = reference.ms / (priced.calibration.whole_ms if wholes is None else priced.total(widths))
-        if wholes is not None and wholes["factor"] is not None:
-            factor = wholes["factor"]
-        return Measured(priced, reference, factor, widths)
+            return self._of_other_device(graph)
+        return self._by_probe(model, graph) if self.method == "probe" else self._by_table(model, graph)
 
-    def _check_wholes(self, wholes: Mapping[str, Any]) -> None:
-        """Prices go on as they began."""
-        was, here = wholes["setup"] is not None, not self.other_device
-        if was != here:
-            now = "measured here, and now other_device=True" if was else "of another device, and now other_device=False"
-            raise GatorError(f"the latencies so far were {now}; go on as it began")
-        method = "probe" if wholes["calibration"] is None else "table"
-        if here and method != self.method:
-            raise GatorError(
-                f'the latencies so far are by method="{method}", and now method="{self.method}"; go on as it began'
-            )
+    def restored(self, model: nn.Module, graph: Hypergraph, state: PlainData) -> MeasuredPrices | TablePrices:
+        graph = retraced(graph, model)
+        self._check_state(state, graph)
+        if self.other_device:
+            return self._of_other_device(graph, LatencyFit(**state["fit"]))
+        return self._measured_before(model, graph, state)
+
+    def _by_table(self, model: nn.Module, graph: Hypergraph) -> MeasuredPrices:
+        """Predicted by the table of this machine; what is missing in it is measured."""
+        baseline = self._baseline(model, graph)
+        table = on_rank_zero(lambda: self.build_table(model, graph)[1])
+        layers = LayerTimes(graph, table)
+        result = fit_of(layers, table)
+        # The table may be of another day: the two times of the unpruned network stand for the difference.
+        factor = baseline.ms / result.unpruned_ms
+        return MeasuredPrices(TablePrices(layers, result.fit), baseline, factor, full_widths(graph))
+
+    def _by_probe(self, model: nn.Module, graph: Hypergraph) -> MeasuredPrices:
+        """The prices of the paper, measured now."""
+        baseline = self._baseline(model, graph)
+        probed = on_rank_zero(lambda: probe(model, graph, baseline))
+        return MeasuredPrices(ProbePrices(probed, full_widths(graph), baseline.ms), baseline, 1.0, full_widths(graph))
+
+    def _measured_before(self, model: nn.Module, graph: Hypergraph, state: PlainData) -> MeasuredPrices:
+        """The prices of a network that was measured before, or that was cut from one that was."""
+        baseline = self._baseline(model, graph, state["baseline"]["ms"])
+        prices: ProbePrices | TablePrices
+        if self.method == "probe":
+            saved = state["probed"]
+            probed = on_rank_zero(lambda: probe(model, graph, baseline)) if saved is None else np.array(saved)
+            prices = ProbePrices(probed, full_widths(graph), baseline.ms)
+        else:
+            table = on_rank_zero(lambda: self.build_table(model, graph, layers_only=True)[1])
+            prices = TablePrices(LayerTimes(graph, table), LatencyFit(**state["fit"]))
+        factor = state["baseline"]["factor"]
+        factor = baseline.ms / prices.total(full_widths(graph)) if factor is None else factor
+        return MeasuredPrices(prices, baseline, factor, full_widths(graph))
+
+    def _of_other_device(self, graph: Hypergraph, fit: LatencyFit | None = None) -> TablePrices:
+        """Predicted by the table of another device, by the fit of this network or that of the network it was cut from."""
+        table = read(Path(self.table))
+        layers = LayerTimes(graph, table)
+        return TablePrices(layers, fit or fit_of(layers, table).fit)
+
+    def _baseline(self, model: nn.Module, graph: Hypergraph, ms: float | None = None) -> Baseline:
+        if self.method == "table":
+            on_rank_zero(lambda: self.find_table(graph))  # refuse a table of another device before anything is measured
+        # In the form of the networks it is compared with: an fx graph over the same layers.
+        network = cut(model, graph, {}, keep_class=False, verify=False)
+        return Stopwatch(self._setup_on(graph), graph.inputs, self.rounds).baseline(network, ms)
+
+    def _check_state(self, state: PlainData, graph: Hypergraph) -> None:
+        """Saved prices can only be continued under the settings they were made with."""
+        was = "other_device=True" if state["baseline"] is None else f'method="{state["method"]}"'
+        now = "other_device=True" if self.other_device else f'method="{self.method}"'
+        if was != now:
+            raise GatorError(f"the saved prices were made with {was}, now it is {now}; resume with the original setting")
+        setup = self._setup_on(graph)
+        if not self.other_device and state["baseline"]["setup"] != asdict(setup):
+            saved = Setup(**state["baseline"]["setup"])
+            raise GatorError(f"the saved prices were measured under other conditions: {saved}; now it is {setup}")
 
     def _setup_on(self, graph: Hypergraph) -> Setup:
-        """With the batch as a number: a table has to say which."""
+        """With the batch as a number, which is part of a table's key."""
         return replace(self.setup, batch=self.batch or graph.inputs.batch)
 
-    def built(
-        self,
-        model: nn.Module,
-        graph: Hypergraph,
-        path: Path | None = None,
-        progress: Progress = logged,
-        *,
-        layers_alone: bool = False,
-    ) -> tuple[Path, Table]:
-        """The table with all that this network needs, and where it is kept; with `layers_alone` without whole networks."""
-        path, table = self.found_for(graph, path)
-        if Builder(model, graph, table, path).complete(layers_alone=layers_alone):
-            return path, table
-        with locked(path):
-            path, table = self.found_for(graph, path)  # another process may have added to it
-            builder = Builder(model, graph, table, path, progress)
-            if layers_alone:
-                builder.time_layers()
-            else:
-                builder.build()
-        return path, table
+    # The table of this machine.
 
-    def tabled(self, graph: Hypergraph, table: Table, calibration: Calibration | None = None) -> Tabled:
-        """Prices of a network from a finished table, by its own calibration or that of the network it was cut from."""
-        segments = segments_of(graph)
-        calibration = calibration or table.calibrations.get(network_name(segments))
-        if calibration is None:
-            raise GatorError(f"the latency table {self.table} has no calibration of this network; build it on its device first")
-        return Tabled(Layers(graph, segments, table), calibration)
+    def find_table(self, graph: Hypergraph, path: Path | None = None) -> tuple[Path, Table]:
+        """Where the table for a network is kept, and what it has, perhaps nothing yet.
 
-    def found_for(self, graph: Hypergraph, path: Path | None = None) -> tuple[Path, Table]:
-        """The table for a network, empty if there is none yet, and where it is kept; refused if it is of another device."""
+        Raises GatorError if the file is of another device, and FileError if it is not a table.
+        """
         here = key_here(self._setup_on(graph))
-        path = path or (Path(self.table) if self.table else usual_path(here))
+        path = path or (Path(self.table) if self.table else default_path(here))
         table = read(path) if path.exists() or path == Path(self.table) else Table(here)
         check_key(table.key, here, str(path))
         return path, table
 
+    def build_table(
+        self,
+        model: nn.Module,
+        graph: Hypergraph,
+        path: Path | None = None,
+        progress: Progress = log_progress,
+        *,
+        layers_only: bool = False,
+    ) -> tuple[Path, Table]:
+        """The table with all that a network needs, or all but whole networks, and where it is kept.
 
-@dataclass(frozen=True)
-class Measured(Prices):
-    """Predicted prices times a factor, and the measurement that has the last word."""
-
-    priced: Probed | Tabled
-    reference: Reference
-    factor: float
-    whole: Sequence[int]  # the widths of the network itself
-    unit = "ms"
-    tolerance = 0.03  # what a measured latency may be below its target, as a share of it
-
-    def total(self, widths: Widths) -> float:
-        """The network itself takes what it was measured to take, and what is almost as wide is drawn to that."""
-        near, whole = self._near(widths)
-        return self.priced.total(widths) * ((1 - near) * self.factor + near * whole)
-
-    def _near(self, widths: Widths) -> tuple[float, float]:
-        """How near to the network itself these widths are, from 0 to 1, and the factor that is right for that one."""
-        left = float(np.mean(np.asarray(widths) / np.asarray(self.whole)))
-        near = min(max((left - _ALMOST) / (1 - _ALMOST), 0.0), 1.0)
-        return near, self.reference.ms / self.priced.total(self.whole) if near else 0.0
-
-    def per_channel(self, widths: Widths) -> Floats:
-        return self.factor * self.priced.per_channel(widths)
-
-    def state(self) -> PlainData:
-        kind = {"prices": None, "calibration": None, **self.priced.state()}
-        return {**kind, "ms": self.reference.ms, "factor": self.factor, "setup": asdict(self.reference.stopwatch.setup)}
-
-    def state_for_cut(self, model: nn.Module, graph: Hypergraph) -> PlainData:
-        """What the prices of a network cut from this one need: how the layers add up, and what it takes beside this one."""
-        network = cut(model, graph, {}, keep_class=False, verify=False)
-        return {**self.state(), "prices": None, "ms": self.reference.measured(network), "factor": None}
-
-    def recalibrated(self, widths: Widths, measured: float) -> Measured:
-        """The same, with the factor that gives what a network of these widths was measured to take."""
-        near, whole = self._near(widths)
-        factor = (measured / self.priced.total(widths) - near * whole) / (1 - near) if near < 1 else 0.0
-        return replace(self, factor=factor) if factor > 0 else self
-
-    @property
-    def width_step(self) -> int:  # type: ignore[override]
-        return self.priced.width_step
-
-    def measure(self, network: nn.Module, widths: Widths) -> float:  # noqa: ARG002
-        """Milliseconds of a finished network."""
-        return self.reference.measured(network)
-
-    def __deepcopy__(self, memo: dict[int, Any]) -> Measured:
-        return self
+        What is missing is measured. Only one process at a time does that; others wait for it.
+        """
+        path, table = self.find_table(graph, path)
+        if not Needs(graph).met_by(table, layers_only=layers_only):
+            with locked(path):
+                path, table = self.find_table(graph, path)  # another process may have added to it
+                table = Builder(model, graph, table, path, progress).build(layers_only=layers_only)
+        return path, table

@@ -1,4 +1,4 @@
-"""Which machine this is, in the words that decide how fast a network runs on it."""
+"""The name of the device that a network runs on: tables of different devices are told apart by it."""
 
 from __future__ import annotations
 
@@ -13,16 +13,16 @@ _CPUINFO, _BOARD = Path("/proc/cpuinfo"), Path("/proc/device-tree/model")
 
 
 def device_name(device: str) -> str:
-    """The processor and how many of it there are, or the graphics card."""
+    """The processor and its number of cores, or the GPU."""
     if device == "cuda":
         return torch.cuda.get_device_name()
     if device == "mps":
-        return f"{processor()}, its own GPU"
+        return f"{processor()}, integrated GPU"
     return f"{processor()}, {os.cpu_count()} cores"
 
 
 def processor() -> str:
-    """By the name its maker gave it; on Arm by the board and the numbers of its parts, where there is no name."""
+    """The processor's model name; on Arm, where there may be none, the board and the part numbers."""
     if platform.system() == "Darwin":
         found = _answer("sysctl", "-n", "machdep.cpu.brand_string")
     else:
@@ -33,7 +33,7 @@ def processor() -> str:
 
 
 def _fields() -> dict[str, str]:
-    """What the kernel says of the processors, the last one counting: where they differ, it is the fast one."""
+    """The fields of /proc/cpuinfo, of the last processor: where processors differ, that is a fast one."""
     lines = (line.partition(":") for line in _text(_CPUINFO).splitlines())
     return {name.strip(): value.strip() for name, _, value in lines}
 

@@ -1,8 +1,7 @@
-"""ONNX Runtime: the network is written as ONNX and run by a session of its own."""
+"""ONNX Runtime: the network is exported to ONNX and run by a session of its own."""
 
 from __future__ import annotations
 
-import importlib
 import io
 import json
 import statistics
@@ -10,7 +9,6 @@ import tempfile
 import warnings
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from types import ModuleType
 from typing import Any
 
 import torch
@@ -19,14 +17,15 @@ from torch import nn
 from torch.utils import _pytree as pytree
 
 from gator.cost.latency.eager import placed
+from gator.cost.latency.extras import required
 from gator.cost.latency.setup import Call, Setup
-from gator.errors import GatorError, MissingExtraError
+from gator.errors import GatorError
 
 _PROVIDERS = {"cpu": "CPUExecutionProvider", "cuda": "CUDAExecutionProvider"}
 
 
 class OnnxRuntime:
-    """ONNX Runtime with its own graph optimisations, on the CPU or through CUDA."""
+    """ONNX Runtime with its own graph optimizations, on the CPU or through CUDA."""
 
     def check(self, setup: Setup) -> None:
         provider = _PROVIDERS.get(setup.device)
@@ -38,7 +37,9 @@ class OnnxRuntime:
         if setup.dtype not in ("float32", "float16"):
             raise GatorError(f'dtype={setup.dtype!r} with runtime="onnxruntime"; expected float32 or float16')
         if setup.channels_last:
-            raise GatorError('channels_last=True with runtime="onnxruntime", which chooses its own layout; leave it out')
+            raise GatorError(
+                'channels_last=True with runtime="onnxruntime", which chooses its own layout; leave channels_last out'
+            )
 
     def versions(self) -> dict[str, str]:
         return {"onnxruntime": str(_needed("onnxruntime").__version__)}
@@ -50,7 +51,7 @@ class OnnxRuntime:
         return bound(session, feed, setup.device)
 
     def layers(self, network: nn.Module, call: Call, setup: Setup, rounds: int) -> list[tuple[str, float]]:
-        """The kernels that are left after fusing, by the name of the node they end with."""
+        """The kernels that are left after fusion, each by the name of its last node."""
         with tempfile.TemporaryDirectory() as folder:
             session, feed = self._session(network, call, setup, profile=str(Path(folder) / "profile"))
             for _ in range(rounds + 1):
@@ -67,12 +68,12 @@ class OnnxRuntime:
         runtime = _needed("onnxruntime")
         options = runtime.SessionOptions()
         options.intra_op_num_threads = setup.threads
-        # Threads that wait for the next run would take the processor from the other candidates of an interleaved round.
+        # Threads that spin until the next run would slow down the networks that are interleaved with this one.
         options.add_session_config_entry("session.force_spinning_stop", "1")
         options.log_severity_level = 3
         if profile:
             options.enable_profiling, options.profile_file_prefix = True, profile
-        written, given = written_as_onnx(placed(network, setup), call)
+        written, given = export_onnx(placed(network, setup), call)
         session = runtime.InferenceSession(written, options, providers=[_PROVIDERS[setup.device]])
         if session.get_providers()[0] != _PROVIDERS[setup.device]:
             raise GatorError(f'device="{setup.device}": onnxruntime cannot load {_PROVIDERS[setup.device]} here; see its log')
@@ -80,7 +81,7 @@ class OnnxRuntime:
 
 
 def bound(session: Any, feed: Mapping[str, NDArray[Any]], device: str) -> Callable[[], Any]:
-    """A run whose inputs and outputs stay on the device: in a network, too, layers copy nothing to and fro."""
+    """A run whose inputs and outputs stay on the device, as those of layers inside a network do."""
     binding = session.io_binding()
     for name, array in feed.items():
         binding.bind_ortvalue_input(name, _needed("onnxruntime").OrtValue.ortvalue_from_numpy(array, device, 0))
@@ -96,7 +97,7 @@ def bound(session: Any, feed: Mapping[str, NDArray[Any]], device: str) -> Callab
 
 
 class _Flat(nn.Module):
-    """A network as a function of its tensors, in the order they are found in the call; all else is part of it."""
+    """A network as a function of the tensors of a call, in order; other arguments are constants."""
 
     def __init__(self, network: nn.Module, call: Call) -> None:
         super().__init__()
@@ -114,11 +115,11 @@ class _Flat(nn.Module):
         return self.network(*args, **kwargs)
 
 
-def written_as_onnx(network: nn.Module, call: Call) -> tuple[bytes, dict[str, NDArray[Any]]]:
-    """The network as ONNX, sizes fixed, and its inputs by name; those it does not read may be missing in the file.
+def export_onnx(network: nn.Module, call: Call) -> tuple[bytes, dict[str, NDArray[Any]]]:
+    """The network as ONNX with fixed sizes, and its inputs by name; inputs that it does not read may be missing in the file.
 
-    The older exporter takes a tenth of the time, which matters for hundreds of layers of other widths; what it cannot
-    write the newer one may.
+    The TorchScript exporter takes a tenth of the time, which matters for hundreds of layers; what it cannot export, the
+    dynamo exporter may.
     """
     with warnings.catch_warnings(), torch.inference_mode(False), torch.no_grad():
         warnings.simplefilter("ignore")
@@ -131,23 +132,20 @@ def written_as_onnx(network: nn.Module, call: Call) -> tuple[bytes, dict[str, ND
             file = io.BytesIO()
             torch.onnx.export(flat, inputs, file, input_names=names, dynamo=False, opset_version=17)  # type: ignore[arg-type]
             return file.getvalue(), given
-        except Exception:  # whatever the older exporter stumbles over; the newer one has the last word
-            return _by_newer(flat, inputs, names), given
+        except Exception:  # the exporter may raise anything
+            return _by_dynamo(flat, inputs, names), given
 
 
-def _by_newer(flat: nn.Module, inputs: tuple[torch.Tensor, ...], names: list[str]) -> bytes:
+def _by_dynamo(flat: nn.Module, inputs: tuple[torch.Tensor, ...], names: list[str]) -> bytes:
     try:
         program = torch.onnx.export(flat, inputs, input_names=names, dynamo=True, verbose=False)
         assert program is not None
         data: bytes = program.model_proto.SerializeToString()
         return data
-    except Exception as error:  # an exporter may stumble over anything
+    except Exception as error:  # the exporter may raise anything
         first = str(error).strip().partition("\n")[0]
-        raise GatorError(f"this network cannot be written as ONNX: {type(error).__name__}: {first}") from error
+        raise GatorError(f"this network cannot be exported to ONNX: {type(error).__name__}: {first}") from error
 
 
-def _needed(package: str) -> ModuleType:
-    try:
-        return importlib.import_module(package)
-    except ImportError as error:
-        raise MissingExtraError(f"runtime=\"onnxruntime\" needs {package}; pip install 'torch-gator[onnx]'") from error
+def _needed(package: str) -> Any:
+    return required(package, "onnx", 'runtime="onnxruntime"')

@@ -2,28 +2,27 @@
 
 from __future__ import annotations
 
-import importlib
 import statistics
 import warnings
 from collections.abc import Callable
-from types import ModuleType
 from typing import Any
 
 from torch import nn
 
 from gator.cost.latency.eager import placed
-from gator.cost.latency.onnx_runtime import written_as_onnx
+from gator.cost.latency.extras import required
+from gator.cost.latency.onnx_runtime import export_onnx
 from gator.cost.latency.setup import Call, Setup
-from gator.errors import GatorError, MissingExtraError
+from gator.errors import GatorError
 
 
 class OpenVino:
-    """OpenVINO on the CPU, asked for the shortest time of a single call."""
+    """OpenVINO on the CPU, set up for the lowest latency of a single call."""
 
     def check(self, setup: Setup) -> None:
         _needed()
         if setup.device != "cpu" or setup.channels_last or setup.dtype != "float32":
-            raise GatorError(f'runtime="openvino" runs on the CPU in float32 with a layout of its own; asked for {setup}')
+            raise GatorError(f'runtime="openvino" runs on the CPU in float32 and chooses its own layout; the setup is {setup}')
 
     def versions(self) -> dict[str, str]:
         return {"openvino": str(_needed().__version__)}
@@ -47,7 +46,7 @@ class OpenVino:
         core = openvino.Core()
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
-            written, given = written_as_onnx(placed(network, setup), call)
+            written, given = export_onnx(placed(network, setup), call)
             model = core.read_model(model=written)
         settings = {
             "INFERENCE_NUM_THREADS": setup.threads,
@@ -59,8 +58,5 @@ class OpenVino:
         return compiled.create_infer_request(), {port.any_name: given[port.any_name] for port in compiled.inputs}
 
 
-def _needed() -> ModuleType:
-    try:
-        return importlib.import_module("openvino")
-    except ImportError as error:
-        raise MissingExtraError("runtime=\"openvino\" needs OpenVINO; pip install 'torch-gator[openvino]'") from error
+def _needed() -> Any:
+    return required("openvino", "openvino", 'runtime="openvino"')

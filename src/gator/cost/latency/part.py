@@ -1,6 +1,6 @@
-"""One segment of a network as a network of its own, at other widths: what is timed for the table.
+"""One segment of a network as a network of its own, at other widths: what is timed for a table.
 
-The same rewriting that cuts a whole network cuts its parts, so a part is what it would be inside the cut network.
+It is cut by the same code as a whole network, so it is what it would be inside the cut network.
 """
 
 from __future__ import annotations
@@ -14,9 +14,11 @@ import torch
 from torch import fx, nn
 from torch.utils import _pytree as pytree
 
-from gator.cost.latency.draws import evenly
-from gator.cost.latency.segments import Segment, Size
+from gator.cost.latency.log import Point
+from gator.cost.latency.random_widths import evenly_spaced
+from gator.cost.latency.segments import Segment
 from gator.cost.latency.setup import Call, Setup
+from gator.cost.latency.size import Size
 from gator.graph.analysis import ProgramLabels
 from gator.graph.bake import baked
 from gator.graph.hypergraph import Hypergraph
@@ -34,15 +36,30 @@ class Part:
     def __init__(self, model: nn.Module, graph: Hypergraph, segment: Segment) -> None:
         self.model, self.graph, self.segment = baked(model), graph, segment
 
+    def built(self, point: Point, setup: Setup) -> tuple[nn.Module, Call]:
+        """A network that reads and writes the channels of `point`, and inputs for it."""
+        graph, layers = self._alone
+        segment = self.segment
+        # Other edges of the segment, such as that of a residual sum, keep the same share as the channels written.
+        share = point[1] / segment.written.full if segment.written else 1.0
+        counts = {index: round(graph.edges[index].width * share) for index in segment.edges}
+        counts.update(_edge_widths(segment.written, point[1]))
+        counts.update(_edge_widths(segment.read, point[0]))
+        kept = {graph.edges[index].name: evenly_spaced(graph.edges[index].width, n) for index, n in counts.items()}
+        plan = Plan(graph, kept)
+        batch = setup.batch or graph.inputs.batch or 0
+        emitter = _PartEmitter(plan, sliced_copy(layers, plan), self._leaves, batch)
+        written = emitter.emit()
+        return fx.GraphModule(dict(emitter.objects), written), setup.placed((self._inputs(plan, batch), {}))
+
     @cached_property
     def _alone(self) -> tuple[Hypergraph, nn.Module]:
-        """A graph with this segment as its whole program, and a module with its layers alone."""
-        graph, segment = self.graph, self.segment
-        labelled = graph.eval
+        """A graph with this segment as its only program, and a module with nothing but its layers."""
+        graph, segment, labelled = self.graph, self.segment, self.graph.eval
         program = labelled.program
         calls = tuple(program.calls[index] for index in segment.calls)
-        values = {v for call in calls for _, v in call.tensors()} | {v for call in calls for v in call.outputs if v is not None}
-        values |= set(segment.inputs)
+        values = {value for call in calls for _, value in call.tensors()} | set(segment.inputs)
+        values |= {value for call in calls for value in call.outputs if value is not None}
         leaves: list[Any] = [Ref(value) for value in segment.outputs]
         own = Program(
             training=False,
@@ -54,10 +71,9 @@ class Part:
             constants=program.constants,
             folded=program.folded,
         )
-        part = ProgramLabels(
-            own, {v: labelled.axes[v] for v in sorted(values)}, labelled.reads, labelled.moves, labelled.choices
-        )
-        names = {program.values[v].name for v in values if program.values[v].origin == "attribute"}
+        axes = {value: labelled.axes[value] for value in sorted(values)}
+        part = ProgramLabels(own, axes, labelled.reads, labelled.moves, labelled.choices)
+        names = {program.values[value].name for value in values if program.values[value].origin == "attribute"}
         alone = replace(
             graph,
             train=part,
@@ -65,51 +81,32 @@ class Part:
             attributes={name: axes for name, axes in graph.attributes.items() if name in names},
             edge_of={root: at for root, at in graph.edge_of.items() if at[0] in segment.edges},
         )
-        layers = _layers(self.model, {call.module for call in calls if call.module}, names)
-        return alone, layers
+        return alone, _only(self.model, {call.module for call in calls if call.module}, names)
 
     @cached_property
     def _leaves(self) -> dict[str, Leaf]:
         return leaves_of(self.model, self.graph.eval.program, canonical_names(self.model))
 
-    def built(self, into: int, out: int, setup: Setup) -> tuple[nn.Module, Call]:
-        """The segment reading and writing so many channels, and inputs for it."""
-        graph, layers = self._alone
-        segment = self.segment
-        counts = {index: _share(out, segment.out, graph.edges[index].width) for index in segment.edges}
-        counts.update(_spread(segment.out, out))
-        counts.update(_spread(segment.into, into))
-        kept = {graph.edges[index].name: evenly(graph.edges[index].width, n) for index, n in counts.items()}
-        plan = Plan(graph, kept)
-        sliced = sliced_copy(layers, plan)
-        batch = setup.batch or graph.inputs.batch or 0
-        emitter = _PartEmitter(plan, sliced, self._leaves, batch)
-        written = emitter.emit()
-        return fx.GraphModule(dict(emitter.objects), written), self._inputs(plan, setup, batch)
-
-    def _inputs(self, plan: Plan, setup: Setup, batch: int) -> Call:
+    def _inputs(self, plan: Plan, batch: int) -> tuple[torch.Tensor, ...]:
         generator = torch.Generator().manual_seed(0)
-        values = plan.graph.eval.program.values
         tensors = []
         for value in self.segment.inputs:
-            shape = [plain(size, batch) for size in plan.shape("eval", value)]
-            dtype = values[value].dtype
-            made = (
-                torch.randn(shape, generator=generator, dtype=dtype)
-                if dtype.is_floating_point
-                else torch.zeros(shape, dtype=dtype)
+            shape = [length_at(size, batch) for size in plan.shape("eval", value)]
+            dtype = plan.graph.eval.program.values[value].dtype
+            floating = dtype.is_floating_point
+            tensors.append(
+                torch.randn(shape, generator=generator, dtype=dtype) if floating else torch.zeros(shape, dtype=dtype)
             )
-            tensors.append(made)
-        return setup.placed((tuple(tensors), {}))
+        return tuple(tensors)
 
 
-def plain(size: int, batch: int) -> int:
-    """The length of an axis at this batch."""
+def length_at(size: int, batch: int) -> int:
+    """The length of an axis at this batch size."""
     return size.slope * batch + size.offset if isinstance(size, BatchInt) else int(size)
 
 
 class _PartEmitter(CutEmitter):
-    """Sizes are plain numbers: the batch is known. What is a layer was decided where all its calls are seen."""
+    """Writes sizes as plain numbers, since the batch is known. The leaf layers are those found in the whole network."""
 
     def __init__(self, plan: Plan, sliced: nn.Module, leaves: Mapping[str, Leaf], batch: int) -> None:
         super().__init__(plan, "eval", sliced, canonical_names(sliced), Folder(None))
@@ -117,20 +114,15 @@ class _PartEmitter(CutEmitter):
         self.batch = batch
 
     def size(self, size: int) -> int:
-        return plain(size, self.batch)
+        return length_at(size, self.batch)
 
 
-def _share(size: int, whole: Size | None, width: int) -> int:
-    """Living channels of an edge beside the one that is asked about, as many as there as a share."""
-    return width if whole is None else round(width * size / whole.whole)
-
-
-def _spread(size: Size | None, wanted: int) -> dict[int, int]:
-    """Living channels of the edges on an axis, so that it has `wanted` positions as nearly as can be."""
+def _edge_widths(size: Size | None, wanted: int) -> dict[int, int]:
+    """Widths of the edges on an axis, so that the axis has `wanted` positions as nearly as possible."""
     counts: dict[int, int] = {}
     if size is None:
         return counts
-    left, room = max(wanted - size.base, 0), size.whole - size.base
+    left, room = max(wanted - size.fixed, 0), size.full - size.fixed
     for edge, positions, width in size.parts:
         count = round(left * positions / room) if room else 0
         counts[edge] = round(count * width / positions)
@@ -138,34 +130,36 @@ def _spread(size: Size | None, wanted: int) -> dict[int, int]:
     return counts
 
 
-def _layers(model: nn.Module, modules: set[str], tensors: set[str]) -> nn.Module:
+def _only(model: nn.Module, modules: set[str], tensors: set[str]) -> nn.Module:
     """A module that has these layers and tensors of the model, under their names, and nothing else."""
     root = nn.Module()
-    placed: set[str] = set()
+    layers: set[str] = set()
     for name in sorted(modules | {tensor.rpartition(".")[0] for tensor in tensors} - {""}):
         module = model.get_submodule(name)
-        if not any(True for _ in module.children()):
-            owner = _owner(root, name)
-            owner.add_module(name.rpartition(".")[2], module)
-            placed.add(name)
+        if any(True for _ in module.children()):
+            _parent(root, f"{name}.x")
         else:
-            _owner(root, f"{name}.x")
+            _parent(root, name).add_module(name.rpartition(".")[2], module)
+            layers.add(name)
+    parameters, buffers = (
+        dict(model.named_parameters(remove_duplicate=False)),
+        dict(model.named_buffers(remove_duplicate=False)),
+    )
     for name in sorted(tensors):
         path, _, last = name.rpartition(".")
-        if path not in placed:
-            tensor = getattr(model.get_submodule(path), last)
-            holder = _owner(root, name)
-            if isinstance(tensor, nn.Parameter):
-                holder.register_parameter(last, tensor)
-            else:
-                holder.register_buffer(last, tensor)
+        if path in layers:
+            continue
+        if name in parameters:
+            _parent(root, name).register_parameter(last, parameters[name])
+        else:
+            _parent(root, name).register_buffer(last, buffers[name])
     return root
 
 
-def _owner(root: nn.Module, name: str) -> nn.Module:
-    """The module that holds `name`, made if it is not there."""
+def _parent(root: nn.Module, name: str) -> nn.Module:
+    """The module that holds `name`, made if it does not exist."""
     for step in name.split(".")[:-1]:
-        if not hasattr(root, step):
+        if step not in root._modules:
             root.add_module(step, nn.Module())
-        root = getattr(root, step)
+        root = root.get_submodule(step)
     return root

@@ -1,6 +1,6 @@
-"""Whether the machine had anything else to do while something was timed.
+"""Measurements that are repeated if other processes were busy meanwhile.
 
-Known on Linux; elsewhere nobody is assumed to disturb.
+That is known on Linux; on other systems the first measurement counts.
 """
 
 from __future__ import annotations
@@ -13,11 +13,11 @@ from typing import TypeVar
 
 T = TypeVar("T")
 _STAT = Path("/proc/stat")
-MOST = 0.04  # of all processors, taken by others: more than that is seen in the times
+_BUSY = 0.04  # of all processors, used by other processes: more than that shows in the times
 
 
 def _busy_seconds() -> float | None:
-    """Processor time spent by anybody since the machine was started, time stolen by its host included."""
+    """Processor time that all processes have used since the machine was started, with the time that its host took from it."""
     try:
         user, nice, system, _, _, irq, softirq, steal = map(int, _STAT.read_text().splitlines()[0].split()[1:9])
     except (OSError, ValueError, IndexError):
@@ -26,18 +26,18 @@ def _busy_seconds() -> float | None:
 
 
 def undisturbed(measure: Callable[[], T], *, tries: int = 3) -> T:
-    """What `measure` finds while nobody else works; after so many tries, what it found when others worked least."""
+    """The first result of `measure` while other processes were idle; after so many tries, that with the least activity."""
     best: tuple[float, T] | None = None
     for _ in range(tries):
         before, own, start = _busy_seconds(), time.process_time(), time.perf_counter()
-        found = measure()
-        after, spent = _busy_seconds(), time.perf_counter() - start
+        result = measure()
+        after, seconds = _busy_seconds(), time.perf_counter() - start
         if before is None or after is None:
-            return found
-        others = (after - before - (time.process_time() - own)) / max(spent, 0.05)
+            return result
+        others = (after - before - (time.process_time() - own)) / max(seconds, 0.05)
         if best is None or others < best[0]:
-            best = (others, found)
-        if others <= MOST * (os.cpu_count() or 1):
+            best = (others, result)
+        if others <= _BUSY * (os.cpu_count() or 1):
             break
     assert best is not None
     return best[1]

@@ -1,11 +1,10 @@
-"""Runtimes behind one protocol: what takes a network and inputs and gives a function that runs them once.
+"""Runtimes by name, behind one protocol: a runtime takes a network and inputs and returns a function that runs them once.
 
-One table by name. A runtime whose packages are missing says which extra to install, before anything is measured.
+A runtime whose packages are missing names the extra to install before anything is measured.
 """
 
 from __future__ import annotations
 
-import difflib
 from collections.abc import Callable
 from typing import Any, Protocol
 
@@ -16,25 +15,26 @@ from gator.cost.latency.onnx_runtime import OnnxRuntime
 from gator.cost.latency.openvino import OpenVino
 from gator.cost.latency.setup import Call, Setup
 from gator.errors import GatorError
+from gator.suggest import did_you_mean
 
 
 class Runtime(Protocol):
-    """How a network is run. `layers`, where a runtime can tell, is the time of its parts."""
+    """How a network is run."""
 
     def check(self, setup: Setup) -> None:
-        """Raise if this runtime cannot do what is asked for here."""
+        """Raise GatorError if this runtime cannot run under this setup on this machine."""
         ...
 
     def versions(self) -> dict[str, str]:
-        """Of the packages that decide how fast a network is."""
+        """The versions of the packages that run the network."""
         ...
 
     def prepare(self, network: nn.Module, call: Call, setup: Setup) -> Callable[[], Any]:
-        """The network in eval mode as a function without arguments that runs it once and waits for the result."""
+        """A function without arguments that runs the network once in eval mode and waits for the result."""
         ...
 
     def layers(self, network: nn.Module, call: Call, setup: Setup, rounds: int) -> list[tuple[str, float]]:
-        """Milliseconds of every layer or kernel, in the order they run; empty if this runtime cannot tell."""
+        """Milliseconds of every layer or kernel, in the order they run; empty if this runtime does not report them."""
         ...
 
 
@@ -47,11 +47,12 @@ RUNTIMES: dict[str, Runtime] = {
 
 
 def runtime_of(setup: Setup) -> Runtime:
-    """The runtime a setup names, checked."""
+    """The runtime of a setup. Raises GatorError if there is none of this name, or if it cannot run under this setup."""
     if setup.runtime not in RUNTIMES:
-        close = difflib.get_close_matches(setup.runtime, RUNTIMES, n=1, cutoff=0.5)
-        hint = f"; did you mean {close[0]!r}?" if close else ""
-        raise GatorError(f"runtime={setup.runtime!r}; expected {', '.join(map(repr, RUNTIMES))}{hint}")
+        hint = did_you_mean(setup.runtime, RUNTIMES, at_most=1)
+        raise GatorError(
+            f"runtime={setup.runtime!r}; expected {', '.join(map(repr, RUNTIMES))}" + (f"; {hint}" if hint else "")
+        )
     found = RUNTIMES[setup.runtime]
     found.check(setup)
     return found

@@ -1,6 +1,6 @@
-"""What a latency is a latency of: runtime, device, threads, number type, memory layout and batch.
+"""The conditions of a measurement: runtime, device, threads, dtype, memory layout and batch.
 
-All of it is stated, checked before any work is done, and no longer so when the measuring is over.
+They are checked before anything is measured, and the process is as before when the measurement is over.
 """
 
 from __future__ import annotations
@@ -8,23 +8,31 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Literal
 
 import torch
 from torch.utils import _pytree as pytree
 
-from gator.cost.latency.pages import pages_kept
+from gator.cost.latency.heap import heap_kept
 from gator.errors import GatorError
 from gator.graph.inputs import Inputs
 
-DTYPES = {"float32": torch.float32, "float16": torch.float16, "bfloat16": torch.bfloat16, "float64": torch.float64}
+RuntimeName = Literal["eager", "compile", "onnxruntime", "openvino"]
+LatencyMethod = Literal["table", "probe"]
+DtypeName = Literal["float32", "float16", "bfloat16", "float64"]
+DTYPES: dict[str, torch.dtype] = {
+    "float32": torch.float32,
+    "float16": torch.float16,
+    "bfloat16": torch.bfloat16,
+    "float64": torch.float64,
+}
 DEVICES = ("cpu", "cuda", "mps")
 Call = tuple[tuple[Any, ...], dict[str, Any]]  # args and kwargs of one forward
 
 
 @dataclass(frozen=True)
 class Setup:
-    """The conditions of a measurement; `batch` None is that of the example inputs."""
+    """The conditions of a measurement; with `batch` None, the batch of the example inputs."""
 
     runtime: str
     device: str
@@ -38,13 +46,13 @@ class Setup:
         return DTYPES[self.dtype]
 
     def call(self, inputs: Inputs) -> Call:
-        """Made-up inputs of the right batch and type, on the device."""
+        """Random inputs of the right batch and dtype, on the device."""
         if self.batch is not None and inputs.batch is None:
-            raise GatorError(f"batch={self.batch}, but this network takes no other batch than that of its example inputs")
+            raise GatorError(f"batch={self.batch}, but this network only takes the batch of its example inputs")
         return self.placed(inputs.random(batch=self.batch))
 
     def placed(self, call: Call) -> Call:
-        """These inputs on the device, in the type and layout that are asked for."""
+        """These inputs on the device, in the dtype and memory layout of the setup."""
         found: Call = pytree.tree_map(self._placed, call)
         return found
 
@@ -52,18 +60,17 @@ class Setup:
         if not isinstance(leaf, torch.Tensor):
             return leaf
         dtype = self.torch_dtype if leaf.dtype.is_floating_point else leaf.dtype
-
         placed = leaf.to(self.device, dtype)
         return placed.contiguous(memory_format=torch.channels_last) if self.channels_last and leaf.ndim == 4 else placed
 
     @contextmanager
     def on(self) -> Iterator[None]:
-        """Threads as asked for, no gradients and no memory given back, for as long as the block lasts."""
+        """The threads of the setup, inference mode, and freed memory kept in the process, until the block ends."""
         before = torch.get_num_threads()
         if before != self.threads:
             torch.set_num_threads(self.threads)
         try:
-            with torch.inference_mode(), pages_kept():
+            with torch.inference_mode(), heap_kept():
                 yield
         finally:
             if before != self.threads:
@@ -75,19 +82,19 @@ class Setup:
         return ", ".join([*parts, "batch of the example inputs" if self.batch is None else f"batch {self.batch}"])
 
 
-def made_setup(
+def checked_setup(
     runtime: str, device: str, threads: int | None, dtype: str | torch.dtype, channels_last: bool, batch: int | None
 ) -> Setup:
-    """A setup from what a person wrote, refused before any work is done."""
+    """A setup from the user's settings. Raises GatorError if one is not valid or not possible on this machine."""
     if device not in DEVICES:
         raise GatorError(f"device={device!r}; expected one of {', '.join(DEVICES)}")
     here = {"cpu": True, "cuda": torch.cuda.is_available(), "mps": torch.backends.mps.is_available()}
     if not here[device]:
-        raise GatorError(f'device="{device}", but torch finds no such device here; use device="cpu"')
+        raise GatorError(f'device="{device}", but torch does not find such a device on this machine; use device="cpu"')
     name = str(dtype).removeprefix("torch.")
     if name not in DTYPES:
         raise GatorError(f"dtype={dtype!r}; expected one of {', '.join(DTYPES)}")
     for what, value in (("threads", threads), ("batch", batch)):
         if value is not None and (isinstance(value, bool) or not isinstance(value, int) or value < 1):
-            raise GatorError(f"{what}={value!r}; expected a whole number, 1 or more")
+            raise GatorError(f"{what}={value!r}; expected an integer, 1 or more")
     return Setup(runtime, device, threads or torch.get_num_threads(), name, channels_last, batch)

@@ -1,7 +1,7 @@
-"""Networks timed side by side under one setup, and a network against the one it came from.
+"""Networks timed under one setup, interleaved, and a network compared with the one it was cut from.
 
-A machine is not as fast today as it was yesterday. What a smaller network takes is therefore measured in turns with the
-network it is compared to, and said in the milliseconds of that one's first measurement.
+A machine's speed changes from day to day. So a smaller network is measured interleaved with its baseline, and its time is given
+at the speed the machine had when the baseline was first measured.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from gator.cost.timing import Timing, rounds_worth, timed
 from gator.graph.inputs import Inputs, TensorSpec
 from gator.rank_zero import on_rank_zero
 
-_LAST_WORD_MS, _LAST_WORD_ROUNDS = 10_000.0, 200  # what a finished network is worth: whether a budget is met hangs on it
+_ACCURATE_MS, _ACCURATE_ROUNDS = 10_000.0, 200  # of timing at most on a finished network: it decides whether a budget is met
 Run = Callable[[], Any]
 
 
@@ -29,48 +29,49 @@ class Stopwatch:
 
     setup: Setup
     inputs: Inputs
-    rounds: int
+    rounds: int = 20
 
     @property
     def conditions(self) -> str:
-        """What its times are times of, for people."""
+        """What the times were measured under, for people."""
         return f"{replace(self.setup, batch=self.setup.batch or self.inputs.batch)} of {self.shapes}"
 
     @property
     def shapes(self) -> str:
-        """Of one example."""
+        """The shapes of one example."""
         return ", ".join("x".join(map(str, leaf.shape[1:])) for leaf in self.inputs.leaves if isinstance(leaf, TensorSpec))
 
     def prepare(self, network: nn.Module) -> Run:
+        """A function that runs the network once."""
         with self.setup.on():
             return runtime_of(self.setup).prepare(network, self.setup.call(self.inputs), self.setup)
 
     def times(self, runs: Sequence[Run], rounds: int | None = None) -> tuple[Timing, ...]:
-        """Of prepared networks, in turns."""
+        """Times of prepared networks, interleaved."""
         with self.setup.on():
             return timed(runs, rounds=rounds or self.rounds, threads=self.setup.threads)
 
-    def certain_times(self, runs: Sequence[Run]) -> tuple[Timing, ...]:
-        """The same, as often as what hangs on them is worth, and while nobody else works."""
+    def accurate_times(self, runs: Sequence[Run]) -> tuple[Timing, ...]:
+        """The same with many rounds, repeated if other processes were busy meanwhile."""
         with self.setup.on():
-            rounds = rounds_worth(runs, _LAST_WORD_MS, least=self.rounds, most=_LAST_WORD_ROUNDS)
+            rounds = rounds_worth(runs, _ACCURATE_MS, least=self.rounds, most=_ACCURATE_ROUNDS)
         return undisturbed(lambda: self.times(runs, rounds))
 
-    def reference(self, network: nn.Module, ms: float | None = None) -> Reference:
-        """This network to measure others against; `ms` is what it took before, if that is known."""
+    def baseline(self, network: nn.Module, ms: float | None = None) -> Baseline:
+        """This network to compare others with; `ms` is its time if it was measured before."""
         run = self.prepare(network)
-        return Reference(self, run, on_rank_zero(lambda: self.certain_times([run]))[0].mean_ms if ms is None else ms)
+        return Baseline(self, run, on_rank_zero(lambda: self.accurate_times([run]))[0].mean_ms if ms is None else ms)
 
 
 @dataclass(frozen=True)
-class Reference:
-    """The network that others are measured against."""
+class Baseline:
+    """The network that others are compared with."""
 
     stopwatch: Stopwatch
     run: Run
     ms: float
 
-    def measured(self, network: nn.Module) -> float:
-        """Milliseconds of another network, as they would have been when this one was measured."""
-        own, other = on_rank_zero(lambda: self.stopwatch.certain_times([self.run, self.stopwatch.prepare(network)]))
+    def measure(self, network: nn.Module) -> float:
+        """Milliseconds of another network, at the speed the machine had when the baseline took `ms`."""
+        own, other = on_rank_zero(lambda: self.stopwatch.accurate_times([self.run, self.stopwatch.prepare(network)]))
         return other.mean_ms * self.ms / own.mean_ms

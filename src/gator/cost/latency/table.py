@@ -1,141 +1,98 @@
-"""A latency table: everything timed on one device under one setup, as data that goes to JSON and back.
+"""A latency table: the log of one device and setup, and what is computed from it.
 
-Entries belong to kinds of layers, so networks with the same layers share them. How the layers of a network add up is
-calibrated for each network, and how far off the sum is on networks it has not seen is part of the table.
+A table never changes: `plus` gives a new one with a longer log. So nothing that was computed can become out of date.
 """
 
 from __future__ import annotations
 
-import hashlib
-import json
-from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, field
-from typing import Any
+from collections.abc import Iterable
+from dataclasses import dataclass
+from functools import cached_property
 
-from gator.cost.latency.calibrate import UNEVEN
-from gator.cost.latency.grid import Entry
+from gator.cost.latency.grid import TimeGrid
+from gator.cost.latency.log import Key, LayerTime, Log, Measurement, NetworkTime, Point, Purpose, as_json, from_json
+from gator.cost.latency.reference import call_ms_of, reference_ms_of
 from gator.cost.latency.segments import Segment
-from gator.cost.latency.setup import Setup
-from gator.cost.latency.steps import Point, Step, Steps
-from gator.errors import FileError
+from gator.cost.latency.steps import LayerSteps, Series, pattern_of, series_widths
 
-FORMAT = 5  # 1 had no yardstick; 2 and 3 found steps otherwise; 4 had the same for all layers, and their weights at hand
-
-
-@dataclass(frozen=True)
-class Key:
-    """What a table is of. Times of another key are times of something else."""
-
-    device: str
-    setup: Setup
-    versions: tuple[tuple[str, str], ...]
-
-    def __str__(self) -> str:
-        return f"{self.device}; {self.setup}; {', '.join(f'{name} {version}' for name, version in self.versions)}"
+STEP_PURPOSES: tuple[Purpose, Purpose] = ("read steps", "written steps")  # by side
+SeriesName = tuple[str, Point, int]  # kind, full widths, and the side: 0 for channels read, 1 for channels written
 
 
 @dataclass(frozen=True)
-class Calibration:
-    """How the layers of one network add up to its time: a factor for every group of layers, and what is there anyway."""
-
-    factors: dict[str, float]  # and what is saved by borders
-    rest_ms: float
-    call_ms: float  # what a layer alone takes too much
-    title: str  # of the network, for people
-    whole_ms: float  # of the network as it is, when it was calibrated
-    networks: int  # of random widths that it was fitted to
-    unseen: int  # and those it was tested on
-    mape: float  # mean absolute percentage error on those, as a share
-    spearman: float  # rank correlation on those
-
-    @property
-    def groups(self) -> frozenset[str]:
-        """Of the layers it adds up."""
-        return frozenset(name.removesuffix(UNEVEN) for name in self.factors)
-
-    def __str__(self) -> str:
-        tested = f"off by {self.mape:.1%} on {self.unseen} others, rank correlation {self.spearman:.3f}"
-        return f"fitted to {self.networks} networks; {tested}"
-
-
-@dataclass
 class Table:
-    """Times of layers under one key, the steps the device takes with them, and calibrations by network."""
+    """Times under one key."""
 
     key: Key
-    steps: dict[str, Steps] = field(default_factory=dict)  # by group of layers
-    yardstick_ms: float = 0.0  # of a network that is always the same: all times are said as of the moment it took this
-    call_ms: float = 0.0  # of calling the runtime, which a layer alone takes too much
-    entries: dict[tuple[str, Point], Entry] = field(default_factory=dict)
-    timed: dict[str, list[tuple[list[int], float]]] = field(
-        default_factory=dict
-    )  # network -> widths and their share of its time
-    calibrations: dict[str, Calibration] = field(default_factory=dict)
-    begun: dict[str, list[tuple[list[int], float, float]]] = field(
-        default_factory=dict
-    )  # network -> widths, milliseconds, and those of the network itself beside them; until all are measured
+    log: Log = ()
 
-    def entry_for(self, segment: Segment) -> Entry | None:
-        """A finished entry of this kind that reaches as far as the segment; of several the smallest."""
-        steps = self.steps.get(segment.group)
-        if steps is None:
-            return None
-        alike = [e for (kind, _), e in self.entries.items() if kind == segment.kind and e.covers(segment.whole)]
-        return min((e for e in alike if not e.missing(steps)), key=lambda e: e.whole, default=None)
+    def plus(self, measurements: Iterable[Measurement]) -> Table:
+        return Table(self.key, (*self.log, *measurements))
+
+    @cached_property
+    def reference_ms(self) -> float | None:
+        return reference_ms_of(self.log)
+
+    @cached_property
+    def call_ms(self) -> float:
+        return call_ms_of(self.log)
+
+    @cached_property
+    def grids(self) -> dict[tuple[str, Point], TimeGrid]:
+        """By kind and full widths."""
+        found: dict[tuple[str, Point], TimeGrid] = {}
+        for each in self.log:
+            if isinstance(each, LayerTime) and each.purpose == "grid":
+                grid = found.setdefault((each.kind, each.full), TimeGrid(each.kind, each.title, each.full))
+                grid.ms[each.point] = each.ms
+        return found
+
+    def grid_for(self, segment: Segment) -> TimeGrid | None:
+        """The smallest complete grid of this kind that covers the segment."""
+        steps = self.steps_of(segment.group)
+        covering = [g for (kind, _), g in self.grids.items() if kind == segment.kind and g.covers(segment.full)]
+        return min((grid for grid in covering if not grid.missing(steps)), key=lambda grid: grid.full, default=None)
+
+    @cached_property
+    def series(self) -> dict[SeriesName, dict[int, float]]:
+        """Times of neighbouring widths, complete or not."""
+        found: dict[SeriesName, dict[int, float]] = {}
+        for each in self.log:
+            if isinstance(each, LayerTime) and each.purpose in STEP_PURPOSES:
+                side = STEP_PURPOSES.index(each.purpose)
+                found.setdefault((each.kind, each.full, side), {})[each.point[side]] = each.ms
+        return found
+
+    @cached_property
+    def series_of_groups(self) -> dict[tuple[str, int], list[Series]]:
+        """Complete series, by group of layers and side."""
+        groups = {each.kind: each.group for each in self.log if isinstance(each, LayerTime)}
+        found: dict[tuple[str, int], list[Series]] = {}
+        for (kind, full, side), times in self.series.items():
+            if times.keys() >= set(series_widths(full[side])):
+                found.setdefault((groups[kind], side), []).append(times)
+        return found
+
+    @cached_property
+    def steps(self) -> dict[str, LayerSteps]:
+        """By group of layers, of those with complete series."""
+        groups = dict.fromkeys(group for group, _ in self.series_of_groups)
+        return {
+            group: LayerSteps(*(pattern_of(self.series_of_groups.get((group, side), ())) for side in (0, 1)))
+            for group in groups
+        }
+
+    def steps_of(self, group: str) -> LayerSteps:
+        """The patterns of a group; without series all widths are alike."""
+        return self.steps.get(group, LayerSteps())
+
+    def networks(self, name: str) -> list[NetworkTime]:
+        """The networks that were cut from the one of this name and measured."""
+        return [each for each in self.log if isinstance(each, NetworkTime) and each.network == name]
 
     def to_json(self) -> str:
-        return json.dumps(
-            {
-                "format": FORMAT,
-                "key": {"device": self.key.device, "setup": asdict(self.key.setup), "versions": dict(self.key.versions)},
-                "steps": {group: asdict(steps) for group, steps in self.steps.items()},
-                "yardstick_ms": self.yardstick_ms,
-                "call_ms": self.call_ms,
-                "entries": [
-                    {"kind": e.kind, "title": e.title, "whole": e.whole, "ms": [[*point, ms] for point, ms in e.ms.items()]}
-                    for e in self.entries.values()
-                ],
-                "timed": self.timed,
-                "calibrations": {name: asdict(found) for name, found in self.calibrations.items()},
-                "begun": self.begun,
-            },
-            indent=1,
-        )
+        return as_json(self.key, self.log)
 
     @staticmethod
     def from_json(text: str, where: str) -> Table:
-        try:
-            data: Any = json.loads(text)
-            if data["format"] > FORMAT:
-                raise FileError(f"{where} has format {data['format']}, this version reads up to {FORMAT}; upgrade gator")
-            if data["format"] < FORMAT:
-                raise FileError(f"{where} was made by an older version of gator; remove it and build it again")
-            key = data["key"]
-            entries = [
-                Entry(e["kind"], e["title"], (e["whole"][0], e["whole"][1]), {(a, b): float(ms) for a, b, ms in e["ms"]})
-                for e in data["entries"]
-            ]
-            return Table(
-                Key(key["device"], Setup(**key["setup"]), tuple(sorted(key["versions"].items()))),
-                {group: Steps(**{side: _step(step) for side, step in found.items()}) for group, found in data["steps"].items()},
-                float(data["yardstick_ms"]),
-                float(data["call_ms"]),
-                {(entry.kind, entry.whole): entry for entry in entries},
-                {name: [(list(widths), float(share)) for widths, share in found] for name, found in data["timed"].items()},
-                {name: Calibration(**found) for name, found in data["calibrations"].items()},
-                {
-                    name: [(list(w), float(ms), float(own)) for w, ms, own in found]
-                    for name, found in data.get("begun", {}).items()
-                },
-            )
-        except (KeyError, TypeError, ValueError, AttributeError, IndexError) as error:
-            raise FileError(f"{where} is not a latency table: {type(error).__name__}: {error}") from error
-
-
-def _step(data: Mapping[str, Any]) -> Step:
-    return Step(data["block"], data["even"], tuple(data["levels"]), data["seen"])
-
-
-def network_name(segments: Sequence[Segment]) -> str:
-    """The same for networks that are divided alike and have the same widths."""
-    return hashlib.sha256("\n".join(f"{s.kind} {s.whole}" for s in segments).encode()).hexdigest()[:16]
+        return Table(*from_json(text, where))

@@ -39,9 +39,23 @@ def state_of(pruner: Pruner) -> dict[str, Any]:
     }
 
 
-def check_unit(unit: str, state: Mapping[str, Any]) -> None:
-    """The figures of a state must be figures of the same cost."""
-    if state.get("unit", unit) != unit:
+_KEYS = (
+    "format", "unit", "edges", "logits", "alive", "held", "momentum", "keep", "budget", "loss_at_start", "whole_cost", "alpha",
+    "finished", "steps_taken", "steps_skipped",
+)  # fmt: skip
+_BUDGET_KEYS = ("target", "least", "round_to", "recalibrated", "pricing_state")
+
+
+def check_saved(state: Mapping[str, Any], unit: str) -> None:
+    """Raise unless this is the state of a pruner that this version can read, with a cost in the same unit."""
+    found = state.get("format", FORMAT)
+    if found != FORMAT:
+        hint = "upgrade gator" if found > FORMAT else "start the run again"
+        raise GatorError(f"the state has format {found}, this version reads format {FORMAT}; {hint}")
+    missing = [key for key in _KEYS if key not in state] or [key for key in _BUDGET_KEYS if key not in state["budget"]]
+    if missing:
+        raise GatorError(f"this is not the state of a pruner: it has no {missing[0]!r}")
+    if state["unit"] != unit:
         raise GatorError(f"the state was saved with a cost in {state['unit']}, this one is in {unit}; pass the same cost=")
 
 
@@ -71,13 +85,7 @@ def load_state_(pruner: Pruner, state: Mapping[str, Any]) -> None:
 
 
 def _check(pruner: Pruner, state: Mapping[str, Any]) -> None:
-    missing = [key for key in state_of(pruner) if key not in state]
-    if missing:
-        raise GatorError(f"this is not the state of a pruner: it has no {missing[0]!r}")
-    if state["format"] != FORMAT:
-        hint = "upgrade gator" if state["format"] > FORMAT else "start the run again"
-        raise GatorError(f"the state has format {state['format']}, this version reads format {FORMAT}; {hint}")
-    check_unit(pruner.unit, state)
+    check_saved(state, pruner.unit)
     here = [(edge.name, edge.width) for edge in pruner.graph.edges]
     for then, now in itertools.zip_longest(state["edges"].items(), here):
         if then != now:

@@ -1,0 +1,120 @@
+"""Files of latency tables: one for every device, runtime and setup, in a cache folder or wherever the user says.
+
+A table of another device, or of another version of the runtime, is refused unless the user insists.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import logging
+import os
+import re
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import asdict
+from pathlib import Path
+
+from gator.atomic_file import write_atomically
+from gator.cost.latency.extras import required_for_tables
+from gator.cost.latency.log import FORMAT, Key
+from gator.cost.latency.machine import device_name
+from gator.cost.latency.runtime import runtime_of
+from gator.cost.latency.setup import Setup
+from gator.cost.latency.table import Table
+from gator.errors import FileError, GatorError
+
+CACHE = "GATOR_CACHE"
+log = logging.getLogger("gator")
+
+
+def key_here(setup: Setup) -> Key:
+    """The key of tables that are made on this machine under this setup."""
+    return Key(device_name(setup.device), setup, tuple(sorted(runtime_of(setup).versions().items())))
+
+
+def cache_folder() -> Path:
+    """The folder of all tables: in $GATOR_CACHE, or else in the user's cache folder."""
+    own = os.environ.get(CACHE)
+    root = Path(own) if own else required_for_tables("platformdirs").user_cache_path("gator", appauthor=False)
+    return Path(root) / "latency"
+
+
+def default_path(key: Key) -> Path:
+    setup = key.setup
+    words = [setup.runtime, setup.device, f"{setup.threads}t", setup.dtype, f"b{setup.batch}"]
+    name = re.sub(r"[^A-Za-z0-9-]", "", "-".join([*words, *(["cl"] if setup.channels_last else [])]))
+    return cache_folder() / f"{name}-{hashlib.sha256(f'{FORMAT} {key}'.encode()).hexdigest()[:8]}.json"
+
+
+def read(path: Path) -> Table:
+    if not path.is_file():
+        raise FileError(f"there is no latency table at {path}; gator latency build makes one")
+    try:
+        text = path.read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        raise FileError(f"{path} cannot be read as a latency table: {error}") from error
+    return Table.from_json(text, str(path))
+
+
+def write(table: Table, path: Path) -> None:
+    """Write the file completely or not at all: whoever reads meanwhile gets the old one."""
+    text = table.to_json()
+    with _advice():
+        _make_folder(path)
+        write_atomically(path, lambda temporary: temporary.write_text(text, encoding="utf-8"))
+
+
+@contextmanager
+def locked(path: Path) -> Iterator[None]:
+    """Let one process at a time build a table; two would lose each other's measurements and disturb each other."""
+    filelock = required_for_tables("filelock")
+    lock = filelock.FileLock(f"{path}.lock")
+    with _advice():
+        _make_folder(path)
+        try:
+            lock.acquire(timeout=0)
+        except filelock.Timeout:
+            log.info("latency table: another process is building %s, waiting for it", path)
+            lock.acquire()
+        except (OSError, NotImplementedError) as error:
+            raise FileError(f"cannot lock {path}: {error}") from error
+    try:
+        yield
+    finally:
+        lock.release()
+
+
+def _make_folder(path: Path) -> None:
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise FileError(f"cannot write {path}: {error.strerror or error}") from error
+
+
+@contextmanager
+def _advice() -> Iterator[None]:
+    try:
+        yield
+    except FileError as error:
+        raise FileError(f"{error}\n  Set ${CACHE} to a folder of your own, or name another file with table=.") from error
+
+
+def check_key(found: Key, here: Key, where: str) -> None:
+    """Raise GatorError if a table's times are not times of what is asked about."""
+    theirs = {"device": found.device, "versions": dict(found.versions), **_conditions(found.setup)}
+    ours = {"device": here.device, "versions": dict(here.versions), **_conditions(here.setup)}
+    for name, value in theirs.items():
+        if value == ours[name]:
+            continue
+        advice = "pass other_device=True to use it nevertheless"
+        if name in _conditions(here.setup):
+            advice = f"ask for what it was measured under (--{name.replace('_', '-')} {value}, {name}={value!r})"
+        raise GatorError(
+            f"the latency table {where} was measured with another {name}: {value}, here it is {ours[name]}\n"
+            f"  Build one here (gator latency build), or {advice}."
+        )
+
+
+def _conditions(setup: Setup) -> dict[str, object]:
+    """What the user chooses: all but the device, which the key names in full."""
+    return {name: value for name, value in asdict(setup).items() if name != "device"}

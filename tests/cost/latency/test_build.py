@@ -1,0 +1,154 @@
+"""Building tables on a runtime without noise: what is in the log is not measured again, whoever put it there."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from fakes import BLOCK, small
+
+import gator
+from gator.cost.latency import cache
+from gator.cost.latency.build import Builder
+from gator.cost.latency.fit import fit_of
+from gator.cost.latency.layer_times import LayerTimes
+from gator.cost.latency.log import LayerTime, NetworkTime
+from gator.cost.latency.needs import Needs
+from gator.cost.latency.random_widths import kept_of, random_widths
+
+
+def cost(**settings) -> gator.Latency:
+    return gator.Latency("fake", threads=1, **settings)
+
+
+class Interrupted:
+    """Progress that is interrupted after so many reports."""
+
+    def __init__(self, after: int = 10**9) -> None:
+        self.after = after
+        self.reports: list[tuple[int, int, str]] = []
+
+    def __call__(self, done: int, total: int, what: str) -> None:
+        self.reports.append((done, total, what))
+        if len(self.reports) > self.after:
+            raise KeyboardInterrupt
+
+
+def test_what_is_measured_is_kept(fake) -> None:
+    model, _, graph = small()
+    first = cost().on(model, graph)
+    counted, fake.prepared = fake.prepared, 0
+    second = cost().on(model, graph)
+    assert counted > 100
+    assert fake.prepared == 1  # the baseline
+    assert first.total([40, 20, 30]) == pytest.approx(second.total([40, 20, 30]))
+
+
+def test_a_narrower_network_uses_the_same_layers(fake) -> None:
+    _, before = cost().build_table(*small()[::2])
+    _, after = cost().build_table(*small(40, 20)[::2])
+    assert after.log[: len(before.log)] == before.log
+    assert {type(each) for each in after.log[len(before.log) :]} == {NetworkTime}
+
+
+def test_an_interrupted_build_resumes(fake) -> None:
+    """Wherever it was interrupted: what was measured is not measured again, and the table is the same in the end."""
+    model, _, graph = small()
+    path, empty = cost().find_table(graph)
+    progress = Interrupted()
+    whole = Builder(model, graph, empty, path.with_name("whole"), progress).build()
+    assert whole.steps["conv2d 3x3"].block == BLOCK
+    for after in range(1, len(progress.reports), 3):
+        with pytest.raises(KeyboardInterrupt):
+            Builder(model, graph, cost().find_table(graph)[1], path, Interrupted(after=3)).build()
+        _, table = cost().find_table(graph)
+        assert not Needs(graph).met_by(table, layers_only=False), after
+    table = Builder(model, graph, cost().find_table(graph)[1], path).build()
+    assert Needs(graph).met_by(table, layers_only=False)
+    assert sorted(map(repr, table.log)) == sorted(map(repr, whole.log))
+
+
+def test_an_interrupt_in_a_session_loses_that_session_only(fake) -> None:
+    model, _, graph = small()
+    fake.breaks_after = 50
+    with pytest.raises(KeyboardInterrupt):
+        cost().on(model, graph)
+    _, before = cost().find_table(graph)
+    assert any(isinstance(each, LayerTime) for each in before.log)
+    fake.breaks_after, fake.prepared = 10**9, 0
+    _, after = cost().build_table(model, graph)
+    assert after.log[: len(before.log)] == before.log
+    measured = [each for each in after.log if isinstance(each, (LayerTime, NetworkTime))]
+    assert len(measured) == len({(repr(each), id(each)) for each in measured})
+    layers = [(each.purpose, each.kind, each.full, each.point) for each in measured if isinstance(each, LayerTime)]
+    assert len(layers) == len(set(layers))
+
+
+def test_a_wider_network_looks_for_steps_again(fake) -> None:
+    """The narrow one cannot show them. Its layers are timed at other widths then, its whole networks are not measured again."""
+    narrow, _, graph = small(6, 6)
+    _, before = cost().build_table(narrow, graph)
+    assert before.steps_of("conv2d 3x3").block == 1
+    model, x, wide = small()
+    prices = cost().on(model, wide)
+    _, after = cost().find_table(wide)
+    assert after.steps["conv2d 3x3"].block == BLOCK
+    for widths in random_widths(wide, 5, seed=7):
+        network = gator.cut(model, wide, kept_of(wide, widths), verify=False)
+        assert prices.total(widths) == pytest.approx(fake.ms(network, ((x,), {})), rel=0.02)
+    _, again = cost().build_table(narrow, graph)
+    assert {each.purpose for each in again.log[len(after.log) :]} <= {"grid"}
+    assert fit_of(LayerTimes(graph, again), again).mape < 0.02
+    fake.prepared = 0
+    cost().on(model, wide)
+    assert fake.prepared == 1  # the baseline: nothing was lost
+
+
+def test_two_processes_build_one_table(fake, tmp_path) -> None:
+    """The second one waits for the first, and finds what it has measured."""
+    model, _, graph = small()
+    path, _ = cost().find_table(graph)
+    code = "import sys, time; from pathlib import Path; from gator.cost.latency.cache import locked\n"
+    code += "with locked(Path(sys.argv[1])): print('in', flush=True); time.sleep(1); Path(sys.argv[2]).touch()"
+    with subprocess.Popen([sys.executable, "-c", code, str(path), str(tmp_path / "left")], stdout=subprocess.PIPE) as other:
+        assert other.stdout is not None
+        assert other.stdout.readline() == b"in\n"
+        cost().build_table(model, graph)
+        assert (tmp_path / "left").exists()
+    fake.prepared = 0
+    cost().build_table(model, graph)
+    assert not fake.prepared
+
+
+def test_files_that_cannot_be_read_or_written(fake, tmp_path, monkeypatch) -> None:
+    model, _, graph = small()
+    with pytest.raises(gator.FileError, match="there is no latency table"):
+        cost(table=tmp_path / "none.json").on(model, graph)
+    (tmp_path / "weights.json").write_bytes(bytes(range(128, 256)))
+    with pytest.raises(gator.FileError, match=r"weights.json cannot be read as a latency table"):
+        cost(table=tmp_path / "weights.json").on(model, graph)
+    (tmp_path / "file").touch()
+    monkeypatch.setenv("GATOR_CACHE", str(tmp_path / "file"))
+    with pytest.raises(gator.FileError, match=r"cannot write .*: Not a directory\n  Set \$GATOR_CACHE"):
+        cost().build_table(model, graph)
+    assert not fake.prepared
+
+
+def test_the_cache_folder(monkeypatch, tmp_path) -> None:
+    monkeypatch.setenv("GATOR_CACHE", str(tmp_path))
+    assert cache.cache_folder() == tmp_path / "latency"
+    monkeypatch.delenv("GATOR_CACHE")
+    assert cache.cache_folder().parts[-2:] == ("gator", "latency") or sys.platform != "linux"
+    assert Path.home() in cache.cache_folder().parents or "XDG_CACHE_HOME" in __import__("os").environ
+
+
+@pytest.mark.parametrize("package", ["scipy", "filelock", "platformdirs"])
+def test_the_extra_that_tables_need_is_named(package, monkeypatch) -> None:
+    monkeypatch.setitem(sys.modules, package, None)
+    with pytest.raises(
+        gator.MissingExtraError, match=rf"a latency table needs {package}; pip install 'torch-gator\[latency\]'"
+    ):
+        gator.Latency()
+    gator.Latency(method="probe")
