@@ -59,8 +59,7 @@ def read(path: Path) -> Table:
 def write(table: Table, path: Path) -> None:
     """Write the file completely or not at all: whoever reads meanwhile gets the old one."""
     text = table.to_json()
-    with _advice():
-        _make_folder(path)
+    with _writing(path):
         write_atomically(path, lambda temporary: temporary.write_text(text, encoding="utf-8"))
 
 
@@ -69,34 +68,27 @@ def locked(path: Path) -> Iterator[None]:
     """Let one process at a time build a table; two would lose each other's measurements and disturb each other."""
     filelock = required_for_tables("filelock")
     lock = filelock.FileLock(f"{path}.lock")
-    with _advice():
-        _make_folder(path)
+    with _writing(path):
         try:
             lock.acquire(timeout=0)
         except filelock.Timeout:
             log.info("latency table: another process is building %s, waiting for it", path)
             lock.acquire()
-        except (OSError, NotImplementedError) as error:
-            raise FileError(f"cannot lock {path}: {error}") from error
     try:
         yield
     finally:
         lock.release()
 
 
-def _make_folder(path: Path) -> None:
+@contextmanager
+def _writing(path: Path) -> Iterator[None]:
+    """Make the folder of a file; an error when it is written names the ways out."""
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise FileError(f"cannot write {path}: {error.strerror or error}") from error
-
-
-@contextmanager
-def _advice() -> Iterator[None]:
-    try:
         yield
-    except FileError as error:
-        raise FileError(f"{error}\n  Set ${CACHE} to a folder of your own, or name another file with table=.") from error
+    except (OSError, NotImplementedError, FileError) as error:
+        reason = error if isinstance(error, FileError) else f"cannot write {path}: {error}"
+        raise FileError(f"{reason}\n  Set ${CACHE} to a folder of your own, or name another file with table=.") from error
 
 
 def check_key(found: Key, here: Key, where: str) -> None:
