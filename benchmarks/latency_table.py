@@ -32,7 +32,7 @@ from gator.cost.timing import rounds_worth, timed
 
 NETWORKS, TOGETHER = 30, 5  # of random widths, and how many are interleaved with the unpruned one
 WORTH_MS = 1000  # of timing for every network and pass
-SEED = 7741  # not one that tables are fitted to; take another after a change that was decided on these networks
+SEED = 9413  # not one that tables are fitted to; take another after a change that was decided on these networks
 
 
 @dataclass(frozen=True)
