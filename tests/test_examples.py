@@ -12,7 +12,7 @@ import gator
 from gator import zoo
 
 MODULES = (
-    "gator.atomic_file", "gator.suggest", "gator.training.reading", "gator.training.recipe", "gator.training.report",
+    "gator.atomic_file", "gator.cost.latency.latency", "gator.suggest", "gator.training.reading", "gator.training.recipe", "gator.training.report",
     "gator.training.run", "gator.zoo.data", "gator.zoo.models",
 )  # fmt: skip
 EXAMPLES = [
