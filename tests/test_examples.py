@@ -12,8 +12,8 @@ import gator
 from gator import zoo
 
 MODULES = (
-    "gator.atomic_file", "gator.cost.latency.latency", "gator.suggest", "gator.training.reading", "gator.training.recipe", "gator.training.report",
-    "gator.training.run", "gator.zoo.data", "gator.zoo.models",
+    "gator.atomic_file", "gator.cost.latency.latency", "gator.suggest", "gator.training.reading", "gator.training.recipe",
+    "gator.training.report", "gator.training.run", "gator.zoo.data", "gator.zoo.models",
 )  # fmt: skip
 EXAMPLES = [
     pytest.param(test, id=test.name)
