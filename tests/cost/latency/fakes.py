@@ -23,7 +23,7 @@ CLOCK = Clock()
 
 
 class Fake:
-    """Works on blocks of eight channels: a convolution takes in-blocks times out-blocks microseconds a pixel and 10 anyway."""
+    """Works on blocks of eight channels: a convolution takes in-blocks times out-blocks microseconds per pixel, plus 10."""
 
     version = "1.0"
     reads = BLOCK  # channels it reads at a time

@@ -149,3 +149,9 @@ def test_the_extra_that_tables_need_is_named(package, monkeypatch) -> None:
     ):
         gator.Latency()
     gator.Latency(method="probe")
+
+
+def test_the_library_is_imported_without_the_extra() -> None:
+    code = "import sys, gator\nprint(sorted({'scipy', 'platformdirs'} & set(sys.modules)))"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "[]"

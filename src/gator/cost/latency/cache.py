@@ -92,21 +92,11 @@ def _writing(path: Path) -> Iterator[None]:
 
 
 def check_key(found: Key, here: Key, where: str) -> None:
-    """Raise GatorError if a table's times are not times of what is asked about."""
-    theirs = {"device": found.device, "versions": dict(found.versions), **_conditions(found.setup)}
-    ours = {"device": here.device, "versions": dict(here.versions), **_conditions(here.setup)}
+    """Raise GatorError if a table was measured under other conditions than those that hold here."""
+    theirs, ours = ({**asdict(key.setup), "device": key.device, "versions": dict(key.versions)} for key in (found, here))
     for name, value in theirs.items():
-        if value == ours[name]:
-            continue
-        advice = "pass other_device=True to use it nevertheless"
-        if name in _conditions(here.setup):
-            advice = f"ask for what it was measured under (--{name.replace('_', '-')} {value}, {name}={value!r})"
-        raise GatorError(
-            f"the latency table {where} was measured with another {name}: {value}, here it is {ours[name]}\n"
-            f"  Build one here (gator latency build), or {advice}."
-        )
-
-
-def _conditions(setup: Setup) -> dict[str, object]:
-    """What the user chooses: all but the device, which the key names in full."""
-    return {name: value for name, value in asdict(setup).items() if name != "device"}
+        if value != ours[name]:
+            raise GatorError(
+                f"the latency table {where} was measured with another {name}: {value}, here it is {ours[name]}\n"
+                f"  Build one here (gator latency build), ask for the same {name}, or pass other_device=True to use it anyway."
+            )
