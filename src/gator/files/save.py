@@ -19,7 +19,7 @@ from torch import nn
 
 from gator.atomic_file import write_atomically
 from gator.errors import FileError, GatorError
-from gator.graph.memory import memory_of, storage_of
+from gator.graph.memory import memory_of, storage_of, without_data
 from gator.graph.plain_data import field
 from gator.graph.trace import named_tensors
 from gator.surgery.apply import apply, plan
@@ -156,6 +156,30 @@ def _fill(network: nn.Module, tensors: dict[str, torch.Tensor], tied: dict[str, 
         if name not in state:
             raise FileError(f"{path} has tensor {name!r}, which the network does not have")
     held = named_tensors(network)
+    placed: dict[int, torch.Tensor] = {}  # tied tensors stay tied
     with torch.no_grad():
         for name in state:
-            held[name].data = given[name].to(held[name].device, copy=True)
+            if without_data(held[name]):
+                _place(network, name, placed.setdefault(id(held[name]), _like(held[name], given[name])))
+            else:
+                held[name].data = given[name].to(held[name].device, copy=True)
+    for name, tensor in named_tensors(network).items():
+        if without_data(tensor):
+            raise FileError(
+                f"{path} does not hold {name!r}, which has no data on the meta device\n"
+                f"  Pass an instance of {type(network).__name__.removeprefix('Cut')} on the CPU."
+            )
+
+
+def _like(tensor: torch.Tensor, data: torch.Tensor) -> torch.Tensor:
+    """The data as a parameter, if that is what the tensor on the meta device is."""
+    return nn.Parameter(data.clone(), requires_grad=tensor.requires_grad) if isinstance(tensor, nn.Parameter) else data.clone()
+
+
+def _place(network: nn.Module, name: str, tensor: torch.Tensor) -> None:
+    owner, _, attribute = name.rpartition(".")
+    module = network.get_submodule(owner)
+    if isinstance(tensor, nn.Parameter):
+        module._parameters[attribute] = tensor
+    else:
+        module._buffers[attribute] = tensor

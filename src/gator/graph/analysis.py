@@ -16,6 +16,7 @@ import torch
 
 from gator.errors import GatorError
 from gator.graph.labels import Axes, Axis, Labels, LabelSpace
+from gator.graph.memory import without_data
 from gator.graph.program import MODES, Argument, Call, Program, Ref
 from gator.graph.rules import Scope, find
 from gator.graph.select import under
@@ -176,12 +177,12 @@ class Analysis:
             self._heads_seen.append(labels)
 
     def known(self, value: int) -> torch.Tensor | None:
+        """What an integer constant or buffer holds, on the CPU; None for anything else, and where there is no data."""
         found = self.program.values[value]
-        if found.origin == "constant":
-            return self.program.constants[found.name]
+        tensor = self.program.constants[found.name] if found.origin == "constant" else None
         if found.origin == "attribute":
-            return self._integers.get(found.name)
-        return None
+            tensor = self._integers.get(found.name)
+        return None if tensor is None or without_data(tensor) else tensor.cpu()
 
     def is_written(self, value: int, after: int) -> bool:
         """Whether an in-place call after call `after` writes into the memory of this value."""

@@ -14,6 +14,7 @@ import torch
 from torch.utils import _pytree as pytree
 
 from gator.errors import GatorError, TraceError
+from gator.graph.memory import without_data
 from gator.graph.plain_data import counts, field
 
 DTYPES = {str(found).removeprefix("torch."): found for found in vars(torch).values() if isinstance(found, torch.dtype)}
@@ -152,6 +153,6 @@ def describe(example_inputs: Any) -> Inputs:
 
 def _spec(tensor: torch.Tensor) -> TensorSpec:
     low, high = 0, 1
-    if not tensor.dtype.is_floating_point and not tensor.dtype.is_complex and tensor.numel() and not tensor.is_meta:
+    if not tensor.dtype.is_floating_point and not tensor.dtype.is_complex and tensor.numel() and not without_data(tensor):
         low, high = int(tensor.min()), int(tensor.max())
     return TensorSpec(tuple(tensor.shape), tensor.dtype, low, high)

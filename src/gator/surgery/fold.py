@@ -16,6 +16,7 @@ from torch import nn
 from gator.errors import CutError
 from gator.graph.call_names import module_of, operator_of
 from gator.graph.labels import Axis
+from gator.graph.memory import without_data
 from gator.graph.program import Call, Mode, Ref, map_refs
 from gator.surgery.cut_plan import Constant, Omitted, Remains
 from gator.surgery.rewrite import static_arguments
@@ -49,6 +50,11 @@ class Folder:
         """(name, tensor, whether it must be expanded where it is used)."""
         full = self._value(emitter, value)
         if self._given is None:
+            if without_data(full):
+                raise CutError(
+                    f"{_maker(emitter, value).where()} leaves a constant behind, which cannot be computed on the meta device\n"
+                    "  Keep a channel of every edge, or cut a network that has its weights."
+                )
             same_along = _same_along(full, emitter.axes(value))
             small = _first(full, same_along)
             made_by = _name_of(emitter, value)
