@@ -7,12 +7,12 @@ from typing import Any
 import torch
 from torch import nn
 from torch.optim import Optimizer
-from torch.utils import _pytree as pytree
 
 from gator.errors import CutError
 from gator.graph.bake import needs_baking
 from gator.graph.hypergraph import SavedGraph
 from gator.graph.trace import named_tensors, retraced
+from gator.private_torch import pytree
 from gator.surgery.cut import as_network, check_network, class_problem
 from gator.surgery.cut_plan import Remains
 from gator.surgery.history import remember

@@ -12,7 +12,6 @@ from typing import Any
 
 import torch
 from torch import fx, nn
-from torch.utils import _pytree as pytree
 
 from gator.cost.latency.log import Point
 from gator.cost.latency.random_widths import evenly_spaced
@@ -23,6 +22,7 @@ from gator.graph.analysis import ProgramLabels
 from gator.graph.bake import baked
 from gator.graph.hypergraph import Hypergraph
 from gator.graph.program import BatchInt, Program, Ref
+from gator.private_torch import pytree
 from gator.surgery.emit_cut import CutEmitter
 from gator.surgery.fold import Folder
 from gator.surgery.layers import Leaf, leaves_of

@@ -11,11 +11,11 @@ from dataclasses import dataclass
 from typing import Any, Literal, get_args
 
 import torch
-from torch.utils import _pytree as pytree
 
 from gator.cost.latency.heap import heap_kept
 from gator.errors import GatorError
 from gator.graph.inputs import Inputs
+from gator.private_torch import pytree
 
 RuntimeName = Literal["eager", "compile", "onnxruntime", "openvino"]
 LatencyMethod = Literal["table", "probe"]
