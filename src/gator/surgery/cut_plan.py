@@ -17,6 +17,7 @@ from gator.graph.plain_data import counts, field, strings
 from gator.graph.program import MODES, Mode
 
 FORMAT = 1
+PREFIX = "folded_"  # of the names of constants
 Form = Literal["class", "graph"]  # the user's own class, or an fx.GraphModule over its layers
 
 
@@ -151,7 +152,7 @@ def _cut_from_data(data: Any) -> Cut:
 
 def _constant_from_data(data: Any) -> Constant:
     name = field(data, "name", str)
-    if not name.isidentifier():
+    if not name.isidentifier() or not name.startswith(PREFIX):
         raise ValueError(f"a constant is named {name!r}")
     made_by, same_along = _call_name(data, "made_by"), counts(data, "same_along")
     return Constant(_mode(data), made_by, name, same_along, field(data, "absorbed", bool))

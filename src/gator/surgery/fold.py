@@ -18,7 +18,7 @@ from gator.graph.call_names import module_of, operator_of
 from gator.graph.labels import Axis
 from gator.graph.memory import without_data
 from gator.graph.program import Call, Mode, Ref, map_refs
-from gator.surgery.cut_plan import Constant, Omitted, Remains
+from gator.surgery.cut_plan import PREFIX, Constant, Omitted, Remains
 from gator.surgery.rewrite import static_arguments
 from gator.surgery.slice import narrowed, without_denormals_
 
@@ -109,7 +109,7 @@ class Folder:
         for name, tensor in self._parameters.items():
             if name not in mine and tensor.shape == small.shape and torch.equal(tensor, small):
                 return name
-        base = "folded_" + (module_of(made_by).replace(".", "_") or operator_of(made_by))
+        base = PREFIX + (module_of(made_by).replace(".", "_") or operator_of(made_by))
         names = itertools.chain([base], (f"{base}_{number}" for number in itertools.count(2)))
         return next(name for name in names if name not in self._parameters and name not in self._taken)
 
