@@ -2,11 +2,11 @@
 
 Both objectives close the channels that are worth least for what they cost; one asks a latency table, the other counts FLOPs.
 For weights of several seeds, a network that meets the budget in time and networks by FLOPs that are predicted to be a little
-faster and a little slower are timed in turns, time and again. What FLOPs keep at the latency of the first is read off a
-line through the others; its slope is that of all seeds. The seeds say how certain the difference is.
+faster and a little slower are timed interleaved, many times. What FLOPs keep at the latency of the first is read from a
+line through the others; its slope is that of all seeds. The spread over seeds is the error of the difference.
 
-The filters of an untrained network are worth nearly the same. Those of a trained one are not: so every filter is scaled by a
-random factor. `--spread 0` leaves them as they are.
+The filters of an untrained network have nearly the same importance, those of a trained one do not: so every filter is scaled
+by a random factor. `--spread 0` leaves them as they are.
 
     python benchmarks/latency_budget.py --runtime onnxruntime
 """
@@ -97,10 +97,10 @@ def predicted(graph: gator.Hypergraph, priced: Prices, kept: Kept) -> float:
 
 
 def latencies(graph: gator.Hypergraph, cost: gator.Latency, model: torch.nn.Module, found: list[Network]) -> np.ndarray:
-    """Milliseconds of the whole network and of these, by repeat, all in turns."""
+    """Milliseconds of the unpruned network and of these, by repeat, interleaved."""
     watch = Stopwatch(cost.setup, graph.inputs, ROUNDS)
-    itself = gator.cut(model, graph, {}, keep_class=False, verify=False)
-    runs = [watch.prepare(network) for network in (itself, *(one.cut for one in found))]
+    unpruned = gator.cut(model, graph, {}, keep_class=False, verify=False)
+    runs = [watch.prepare(network) for network in (unpruned, *(one.cut for one in found))]
     return np.array([[one.mean_ms for one in undisturbed(lambda: watch.times(runs))] for _ in range(REPEATS)])
 
 
@@ -121,10 +121,10 @@ def compared(found: list[list[Network]], shares: list[np.ndarray], other: str) -
     return f"{text} {', '.join(f'{one:+.4f}' for one in more)}); that is worth {mean / slope:+.1%} of time"
 
 
-def shown(times: np.ndarray, whole: np.ndarray) -> str:
+def shown(times: np.ndarray, unpruned: np.ndarray) -> str:
     """The share of all time, and its standard error by what the repeats say."""
-    error = np.std(times / whole, ddof=1) / len(whole) ** 0.5
-    return f"{times.mean() / whole.mean():.3f} +- {error:.3f}"
+    error = np.std(times / unpruned, ddof=1) / len(unpruned) ** 0.5
+    return f"{times.mean() / unpruned.mean():.3f} +- {error:.3f}"
 
 
 def main() -> None:
@@ -149,10 +149,10 @@ def main() -> None:
         spread_out_(model, options.spread)
         graph = gator.trace(model, torch.zeros([int(size) for size in options.shape.split(",")]))
         found.append(networks(model, graph, cost, options.target))
-        whole, *times = latencies(graph, cost, model, found[-1]).T
-        shares.append(np.array([each.mean() for each in times]) / whole.mean())
+        unpruned, *times = latencies(graph, cost, model, found[-1]).T
+        shares.append(np.array([each.mean() for each in times]) / unpruned.mean())
         for one, each in zip(found[-1], times, strict=True):
-            latency = shown(each, whole)
+            latency = shown(each, unpruned)
             print(
                 f"| {cost.runtime} | {seed} | {one.objective} | {latency} | {one.macs:.3f} | {one.importance:.4f} |", flush=True
             )

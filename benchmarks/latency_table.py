@@ -1,6 +1,6 @@
 """How far off is a latency table? Networks of random widths, measured and predicted, beside the probe and plain FLOPs.
 
-Every measurement is kept in a folder, so the run may be stopped and goes on; `--minutes` stops it in time.
+Every measurement is kept in a folder, so that an interrupted run resumes; `--minutes` stops it in time.
 
     python benchmarks/latency_table.py --threads 1 --only resnet56 --runtime eager --minutes 4
     python benchmarks/latency_table.py --report          # the table, and a scatter plot in latency_table.png
@@ -17,22 +17,22 @@ from pathlib import Path
 
 import numpy as np
 import torch
-from gator.cost.latency.calibrate import mape, spearman
-from gator.cost.latency.draws import drawn_widths, kept_of
 from stub_torchvision import make_importable
 
 import gator
 from gator import zoo
-from gator.cost.latency.build import Builder
+from gator.cost.latency.fit import fit_of, mape, rank_correlation
+from gator.cost.latency.layer_times import LayerTimes
 from gator.cost.latency.quiet import undisturbed
-from gator.cost.latency.segments import segments_of
+from gator.cost.latency.random_widths import kept_of, random_widths
+from gator.cost.latency.size import full_widths
 from gator.cost.latency.stopwatch import Stopwatch
-from gator.cost.latency.table import network_name
+from gator.cost.latency.table_prices import TablePrices
 from gator.cost.timing import rounds_worth, timed
 
-NETWORKS, BESIDE = 30, 5  # of random widths, and how many are measured beside the whole one
+NETWORKS, TOGETHER = 30, 5  # of random widths, and how many are interleaved with the unpruned one
 WORTH_MS = 1000  # of timing for every network and pass
-SEED = 7741  # not one the tables are calibrated on; take another after a change that was decided on these networks
+SEED = 9413  # not one that tables are fitted to; take another after a change that was decided on these networks
 
 
 @dataclass(frozen=True)
@@ -42,25 +42,25 @@ class Case:
     label: str
     name: str
     shape: tuple[int, ...]
-    passes: int = 2  # how often all networks are measured
+    passes: int = 2  # how often every network is measured
 
 
 CASES = (
     Case("resnet56-b128", "cifar:resnet56", (128, 3, 32, 32)),
     Case("mobilenet_v2-b1", "torchvision:mobilenet_v2", (1, 3, 224, 224)),
     Case("resnet50-b1", "torchvision:resnet50", (1, 3, 224, 224)),
-    Case("resnet50-b8", "torchvision:resnet50", (8, 3, 224, 224), passes=1),  # long ones are steadier
+    Case("resnet50-b8", "torchvision:resnet50", (8, 3, 224, 224), passes=1),  # long times vary less
 )
 RUNTIMES = ("eager", "onnxruntime")
 METHODS = ("table", "probe", "FLOPs", "FLOPs fitted")
 
 
 class OutOfTime(Exception):
-    """The minutes that were asked for are over; what was measured is kept."""
+    """The time that was asked for is over; what was measured is kept."""
 
 
 class Run:
-    """One network on one runtime; `state` is what is known so far."""
+    """One network on one runtime; `state` is what was measured so far."""
 
     def __init__(self, case: Case, runtime: str, options: argparse.Namespace, until: float) -> None:
         self.case, self.until = case, until
@@ -75,9 +75,9 @@ class Run:
         self.model = zoo.build(case.name).model.eval()
         self.graph = gator.trace(self.model, torch.zeros(case.shape))
         self.cost = gator.Latency(runtime, threads=options.threads, rounds=options.rounds)
-        rounds = options.rounds if case.shape[0] == 1 else max(options.rounds // 3, 1)  # one network an edge takes long enough
+        rounds = options.rounds if case.shape[0] == 1 else max(options.rounds // 3, 1)  # one network per edge takes long enough
         self.probe = gator.Latency(runtime, "probe", threads=options.threads, rounds=rounds)
-        self.widths = drawn_widths(self.graph, options.networks, seed=SEED)
+        self.widths = random_widths(self.graph, options.networks, seed=SEED)
 
     def save(self) -> None:
         self.file.parent.mkdir(parents=True, exist_ok=True)
@@ -93,31 +93,29 @@ class Run:
         if "probe" not in self.state:
             self.check_time()
             priced = self.probe.on(self.model, self.graph)
-            whole = priced.total([edge.width for edge in self.graph.edges])
-            self.state["probe"] = [priced.total(widths) / whole for widths in self.widths]
+            unpruned = priced.total(full_widths(self.graph))
+            self.state["probe"] = [priced.total(widths) / unpruned for widths in self.widths]
             self.save()
 
     def _build(self) -> None:
         start = time.time()
-        path, table = self.cost.found_for(self.graph)
         try:
-            calibration = Builder(self.model, self.graph, table, path, self.check_time).build()
+            self.cost.build_table(self.model, self.graph, progress=self.check_time)
         finally:
             self.state["seconds"] += time.time() - start
             self.save()
-        self.state["own"] = [calibration.mape, calibration.spearman]
 
     def _measure(self) -> None:
-        """Some networks at a time in turns with the whole one: with all of them PyTorch took up to 60 % longer."""
-        setup, measured, whole = self.cost.setup, self.state["measured"], None
+        """A few networks at a time, interleaved with the unpruned one: beside all of them PyTorch took up to 60 % longer."""
+        setup, measured, unpruned = self.cost.setup, self.state["measured"], None
         watch = Stopwatch(setup, self.graph.inputs, 9)
         while len(measured) < self.case.passes * len(self.widths):
             self.check_time()
-            whole = whole or watch.prepare(gator.cut(self.model, self.graph, {}, keep_class=False, verify=False))
+            unpruned = unpruned or watch.prepare(gator.cut(self.model, self.graph, {}, keep_class=False, verify=False))
             first = len(measured) % len(self.widths)
-            some = self.widths[first : first + BESIDE]
+            some = self.widths[first : first + TOGETHER]
             cuts = [gator.cut(self.model, self.graph, kept_of(self.graph, w), keep_class=False, verify=False) for w in some]
-            runs = [whole, *(watch.prepare(network) for network in cuts)]
+            runs = [unpruned, *(watch.prepare(network) for network in cuts)]
             with setup.on():
                 rounds = rounds_worth(runs, WORTH_MS, least=5)
                 own, *others = undisturbed(lambda: timed(runs, rounds=rounds, warmup=1), tries=4)
@@ -125,32 +123,34 @@ class Run:
             self.save()
 
     def predictions(self) -> dict[str, np.ndarray]:
-        """Milliseconds by every method, as fast as the networks were measured."""
-        wholes = self.passes()[..., 1].mean()
-        full = [edge.width for edge in self.graph.edges]
-        _, table = self.cost.found_for(self.graph)
-        priced = self.cost.tabled(self.graph, table)
+        """Milliseconds by every method, at the speed at which the networks were measured."""
+        unpruned_ms = self.passes()[..., 1].mean()
+        full = full_widths(self.graph)
+        _, table = self.cost.find_table(self.graph)
+        layers = LayerTimes(self.graph, table)
+        result = fit_of(layers, table)
+        priced = TablePrices(layers, result.fit)
         flops = gator.Flops().on(self.model, self.graph)
-        found = {"table": np.array([priced.total(w) for w in self.widths]) / priced.calibration.whole_ms * wholes}
+        found = {"table": np.array([priced.total(w) for w in self.widths]) / result.unpruned_ms * unpruned_ms}
         if "probe" in self.state:
-            found["probe"] = np.array(self.state["probe"]) * wholes
+            found["probe"] = np.array(self.state["probe"]) * unpruned_ms
         counted = np.array([flops.total(w) for w in self.widths])
-        found["FLOPs"] = counted / flops.total(full) * wholes
-        # With a factor and a constant from the networks that the table was calibrated on.
-        _, *seen = table.timed[network_name(segments_of(self.graph))][:17]
-        shares = np.array([1.0, *(share for _, share in seen)])
-        known = np.array([flops.total(full), *(flops.total(w) for w, _ in seen)])
-        slope, constant = np.linalg.lstsq(np.stack([known / shares, 1 / shares], 1), np.ones(len(shares)), rcond=None)[0]
-        found["FLOPs fitted"] = (slope * counted + constant) * wholes
+        found["FLOPs"] = counted / flops.total(full) * unpruned_ms
+        # With a factor and a constant from the networks that the table was fitted to.
+        known = [each for each in table.networks(layers.network) if not each.held_out]
+        shares = np.array([1.0, *(each.ms / each.unpruned_ms for each in known)])
+        known_flops = np.array([flops.total(full), *(flops.total(each.widths) for each in known)])
+        slope, constant = np.linalg.lstsq(np.stack([known_flops / shares, 1 / shares], 1), np.ones(len(shares)), rcond=None)[0]
+        found["FLOPs fitted"] = (slope * counted + constant) * unpruned_ms
         return found
 
     def passes(self) -> np.ndarray:
         return np.array(self.state["measured"]).reshape(self.case.passes, len(self.widths), 2)
 
     def measured(self) -> np.ndarray:
-        """What the networks took in all passes, as shares of what the whole network took beside them."""
-        each, whole = np.moveaxis(self.passes().sum(0), 1, 0)
-        return each / whole * self.passes()[..., 1].mean()
+        """What the networks took in all passes, relative to what the unpruned network took beside them."""
+        each, unpruned = np.moveaxis(self.passes().sum(0), 1, 0)
+        return each / unpruned * self.passes()[..., 1].mean()
 
 
 def report(runs: list[Run], folder: Path) -> None:
@@ -162,7 +162,7 @@ def report(runs: list[Run], folder: Path) -> None:
         measured = run.measured()
         cells = dict.fromkeys(METHODS, "- | -")
         for method, predicted in run.predictions().items():
-            cells[method] = f"{mape(predicted, measured):.1%} | {spearman(predicted, measured):.3f}"
+            cells[method] = f"{mape(predicted, measured):.1%} | {rank_correlation(predicted, measured):.3f}"
             drawn.append((run, method, predicted, measured))
         runtime = run.cost.runtime
         print(f"| {run.case.label} | {runtime} | {len(measured)} | {' | '.join(cells.values())} | {run.state['seconds']:.0f} |")
@@ -204,7 +204,7 @@ def main() -> None:
     parser.add_argument("--networks", type=int, default=NETWORKS)
     parser.add_argument("--only", default="", help="networks whose label contains this")
     parser.add_argument("--runtime", default="", help="one runtime only")
-    parser.add_argument("--minutes", type=float, default=1e9, help="stop after so long; run it again to go on")
+    parser.add_argument("--minutes", type=float, default=1e9, help="stop after so long; run it again to resume")
     parser.add_argument("--folder", default="runs/latency", help="where measurements and tables are kept")
     parser.add_argument("--report", action="store_true", help="only print what is there")
     options = parser.parse_args()
@@ -220,7 +220,7 @@ def main() -> None:
                     try:
                         run.go()
                     except OutOfTime:
-                        print(f"stopped in {case.label} on {runtime}; run again to go on")
+                        print(f"stopped in {case.label} on {runtime}; run again to resume")
                         return
                 if len(run.state["measured"]) == run.case.passes * len(run.widths):
                     runs.append(run)

@@ -1,4 +1,4 @@
-"""What can go wrong, as few types as a caller may want to tell apart.
+"""The exceptions that this library raises: as few types as a caller may want to tell apart.
 
 Every message says what was expected, what was found, where, and what to do next.
 """
@@ -41,7 +41,7 @@ class RecipeError(GatorError, ValueError):
 
 
 class RunError(GatorError):
-    """A run had to stop, or cannot go on from where it is; the message names the last good checkpoint."""
+    """A run had to stop, or cannot be started or resumed."""
 
 
 class DataError(GatorError, ValueError):

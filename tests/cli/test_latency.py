@@ -1,4 +1,4 @@
-"""`gator latency` and `gator measure` as a person types them, on a runtime without noise."""
+"""`gator latency` and `gator measure` as a user types them, on a runtime without noise."""
 
 from __future__ import annotations
 

@@ -25,6 +25,7 @@ def test_the_default_ends_with_a_table_and_says_where_everything_is(tmp_path) ->
     assert done.stderr == ""
 
 
+@pytest.mark.slow
 def test_errors_are_one_clear_message(tmp_path) -> None:
     for args, words in [
         (("prune", "nowhere.toml"), "there is no recipe 'nowhere.toml'"),

@@ -56,6 +56,28 @@ def test_after_detach_the_loss_is_not_to_blame() -> None:
         pruner.loss()
 
 
+def test_alpha_of_a_target_cannot_be_set() -> None:
+    pruner = gator.Pruner(SmallResNet(), X, target=0.5, steps=3)
+    with pytest.raises(gator.GatorError, match="alpha cannot be set"):
+        pruner.alpha = 2.0
+    pruner.detach()
+    other = gator.Pruner(SmallResNet(), X, alpha=1.0)
+    with pytest.raises(gator.GatorError, match="alpha=-1; expected zero or more"):
+        other.alpha = -1
+    other.alpha = 2.0
+    assert other.alpha == 2.0
+
+
+def test_a_detached_pruner_is_not_attached_by_another_one() -> None:
+    model = SmallResNet().train()
+    old = gator.Pruner(model, X, alpha=1.0)
+    old.detach()
+    new = gator.Pruner(model, X, alpha=1.0)
+    with pytest.raises(gator.GatorError, match="after detach"):
+        old.loss()
+    new.detach()
+
+
 def test_pickling_a_gated_model_says_what_to_save() -> None:
     model = SmallResNet()
     pruner = gator.Pruner(model, X, alpha=1.0)
@@ -136,11 +158,15 @@ def test_a_function_as_criterion_and_ratios_by_edge() -> None:
     assert all(len(channels) % 4 == 0 for channels in rounded.values())
     weights = np.abs(model.stem.weight.detach().numpy()).sum((1, 2, 3))
     assert set(kept["stem"]).isdisjoint(np.argsort(weights)[:1]) or len(graph["stem"].producers) > 1
+    with pytest.raises(gator.KeptError, match="which disconnects the output from the input"):
+        gator.one_shot(model, graph, ratios=1.0, min_width=0)
+    with pytest.raises(gator.GatorError, match="ratios= does not depend on a cost"):
+        gator.one_shot(model, graph, ratios=0.5, cost="memory")
     with pytest.raises(gator.GatorError, match=r"pass target= .* or ratios="):
         gator.one_shot(model, graph)
-    with pytest.raises(gator.GatorError, match="expected one finite score per channel"):
+    with pytest.raises(gator.GatorError, match="expected one score per channel, 0 or more"):
         gator.one_shot(model, graph, lambda rows, gradient: rows, target=0.5)
     with pytest.raises(gator.GatorError, match=r"scores for .*, expected one for each"):
-        gator.one_shot(model, graph, lambda rows, gradient: rows.sum(1)[:1], target=0.5)
+        gator.one_shot(model, graph, lambda rows, gradient: rows.abs().sum(1)[:1], target=0.5)
     with pytest.raises(gator.GatorError, match=r"ratios of 'stem' is 1\.5; expected a share from 0 to 1"):
         gator.one_shot(model, graph, ratios={"stem": 1.5})

@@ -148,3 +148,14 @@ dist.destroy_process_group()
 def test_a_process_group_is_destroyed_by_the_run_that_created_it(tmp_path) -> None:
     done = torchrun(folder=tmp_path, code=GROUPS)
     assert done.returncode == 0, done.stderr[-3000:]
+
+
+def test_a_single_process_is_rank_zero_whatever_the_scheduler_sets(monkeypatch) -> None:
+    from gator.training.processes import Processes
+    from gator.training.recipe import RunSettings
+
+    monkeypatch.setenv("RANK", "3")
+    monkeypatch.delenv("WORLD_SIZE", raising=False)
+    processes = Processes(RunSettings(device="cpu"))
+    assert (processes.rank, processes.count) == (0, 1)
+    processes.close()

@@ -45,11 +45,13 @@ def score(network: nn.Module, folder: Path) -> float:
         processes.close()
 
 
+@pytest.mark.slow
 def test_the_published_network_scores_what_it_scored(cifar) -> None:
     network = with_weights(zoo.build("cifar:resnet20").model, WEIGHTS)
     assert score(network, cifar) == pytest.approx(91.73, abs=0.05)  # another processor may flip a few of 10,000
 
 
+@pytest.mark.slow
 def test_the_shipped_network_scores_what_is_said(cifar) -> None:
     network = with_weights(zoo.build("cifar:resnet20").model, SHIPPED)
     assert score(network, cifar) == pytest.approx(90.80, abs=0.05)

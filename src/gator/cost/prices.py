@@ -1,4 +1,4 @@
-"""The contract between costs and everything that spends them: `Cost` looks at a network once and gives its `Prices`.
+"""The interface between costs and the code that uses them: `Cost` looks at a network once and gives its `Prices`.
 
 Every caller relies on these two classes and on nothing else. Their defaults are right for costs that are counted exactly; a
 cost that is measured overrides what differs. An object of a user with only the required methods is wrapped once, by `as_cost`.
@@ -27,8 +27,8 @@ class Prices(ABC):
 
     unit: str = ""  # of `total`: "MACs", "bytes", "ms", ...
     tolerance: float = 0.0
-    """Above 0, `total` is an estimate: a network meets a target if `measure` gives at most the target, and it is close enough
-    to the target if it is below it by at most this share."""
+    """0: `total` is taken as exact. Above 0 it is an estimate: a network meets a target if `measure` gives at most the target,
+    and is close enough to it if that is below the target by at most this share."""
     width_step: int = 1
     """How many channels the device works on at a time; 1 if all widths are alike to it."""
 
@@ -45,7 +45,10 @@ class Prices(ABC):
         return None
 
     def recalibrated(self, widths: Widths, measured: float) -> Prices:  # noqa: ARG002
-        """The same prices, corrected so that `total(widths)` is what a network of these widths was measured to cost."""
+        """The same prices, corrected so that `total(widths)` is what a network of these widths was measured to cost.
+
+        Prices that cannot be corrected at these widths stay as they are.
+        """
         return self
 
     def state(self) -> PlainData:
@@ -58,7 +61,7 @@ class Prices(ABC):
 
 
 class Cost(ABC):
-    """What is to be saved: FLOPs, memory, latency, or a quantity of your own."""
+    """A quantity to reduce: FLOPs, memory, latency, or one of your own."""
 
     unit: str = ""
 

@@ -39,7 +39,7 @@ def parse_target(target: float | str, full_cost: float, unit: str) -> float:
 
 
 def _absolute(text: str, unit: str) -> float:
-    match = re.fullmatch(r"\s*([0-9][0-9_,]*\.?[0-9]*(?:e[+-]?[0-9]+)?)\s*([A-Za-z]+)\s*", text, re.IGNORECASE)
+    match = re.fullmatch(r"\s*([0-9][0-9_,]*\.?[0-9]*(?:e[+-]?[0-9]+)?)\s*([A-Za-z_]+)\s*", text, re.IGNORECASE)
     word = match.group(2).upper() if match else ""
     own = {} if unit == "ms" else {unit.upper(): (unit, 1.0)}
     for name, (belongs, factor) in (_TIMES | _WORDS | own).items():

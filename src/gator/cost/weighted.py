@@ -45,7 +45,7 @@ class WeightedCost(Cost):
         return self._weighted(prices, [part.total(widths) for part in prices])
 
     def restored(self, model: nn.Module, graph: Hypergraph, state: PlainData) -> Prices:
-        """As shares of what the first network cost."""
+        """Prices relative to the cost of the first network."""
         if len(state["parts"]) != len(self.parts):
             raise GatorError(f"the state was saved with {len(state['parts'])} costs, now there are {len(self.parts)}")
         pairs = zip(self.parts, state["parts"], strict=True)
@@ -83,7 +83,7 @@ class _WeightedPrices(Prices):
         return np.sum(prices, axis=0)  # type: ignore[no-any-return]
 
     def measure(self, network: nn.Module, widths: Widths) -> float | None:
-        """Every part as it measures itself; those that do not are counted."""
+        """Measure each part; parts that do not measure are counted."""
         found = [part.measure(network, widths) for part in self.parts]
         if all(cost is None for cost in found):
             return None

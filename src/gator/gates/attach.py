@@ -36,7 +36,7 @@ class GatedForward:
     def __init__(self, model: nn.Module, graph: Hypergraph, per: str, gated: frozenset[int], temperature: float) -> None:
         self.model = model
         self.graph = graph
-        self.per = per
+        self.per, self.gated = per, gated
         self.noisy = True  # False: training goes on without drawing gates, with the closed channels removed
         self.last: Tensor | None = None
         reference = next((p for p in model.parameters() if p.dtype.is_floating_point), None)
@@ -65,7 +65,7 @@ class GatedForward:
         if found is None:
             raise GatorError(
                 'per="example" needs a network that runs at any batch size, and this one runs only at that of the example '
-                'inputs\n  Pass per="batch" (one draw a forward), or make the batch size free in forward.'
+                'inputs\n  Pass per="batch" (one draw per forward), or make the batch size free in forward.'
             )
         return found
 
@@ -127,7 +127,7 @@ class GatedForward:
 def is_attached(forward: GatedForward) -> bool:
     """Whether the model runs this forward, directly or inside something that has wrapped it since."""
     found = forward.model.__dict__.get("forward")
-    return found is forward or found is not forward.before
+    return found is forward or not (found is forward.before or isinstance(found, GatedForward))
 
 
 def attach(forward: GatedForward) -> None:

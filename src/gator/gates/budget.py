@@ -19,7 +19,7 @@ from gator.gates.project import Alive, Scores, disconnecting_edge, project, smal
 from gator.graph.hypergraph import Hypergraph
 
 _NEAR = 1.1  # times the target: from here on an estimate is corrected by a measurement
-_FAR = 0.5  # of the target: no estimate is so wrong that a network estimated below this is really above the target
+_FAR = 0.5  # of the target: below it an estimate needs no measurement, because none is wrong by a factor of two
 Masks = dict[str, NDArray[np.bool_]]
 Build = Callable[[Masks], nn.Module]  # the smaller network with these living channels, in the form that is measured
 
@@ -51,7 +51,7 @@ class Budget:
         return self.cost(alive) if found is None else found
 
     def open_channels(self, alive: Alive, logits: Scores, gated: Sequence[int]) -> Alive:
-        """The channels that stay when those with negative logits close: as many more as limits and connections need stay."""
+        """Close channels with negative logits, except those that the limits or the connection of the network need."""
         limits = self.limits
         after = self._open(alive, logits, gated, limits)
         while (edge := disconnecting_edge(self.graph, alive, after)) is not None:
@@ -74,8 +74,8 @@ class Budget:
     def is_met_by(self, after: Alive, living: Alive) -> bool:
         """Whether the channels `after` cost no more than the target.
 
-        Close to the target an estimate is corrected once by measuring the network as it is, with the channels `living`:
-        what closes before the target is met closes for good.
+        Channels that close before the target is reached stay closed. So, close to the target, an estimate is corrected once, by
+        measuring the network with the channels `living` that it has now.
         """
         if self.target is None:
             return False
@@ -132,7 +132,8 @@ class Budget:
     def of_cut(self, graph: Hypergraph, prices: Prices, old_edges: NDArray[np.int64]) -> Budget:
         """The same budget for a network cut from this one; `old_edges` has the old edge of every new one."""
         least = np.minimum(self.limits.least[old_edges], [edge.width for edge in graph.edges])
-        limits = Limits(least, self.limits.round_to)
+        kept = tuple(index for index, old in enumerate(old_edges.tolist()) if old in self.limits.kept)
+        limits = Limits(least, self.limits.round_to, kept)
         return Budget(graph, prices, limits, self._build, target=self.target, recalibrated=self.recalibrated)
 
     def state(self) -> PlainData:
@@ -147,5 +148,5 @@ class Budget:
 
     def restored(self, prices: Prices, state: PlainData) -> Budget:
         """The budget as it was saved, with prices restored from the same state."""
-        limits = Limits(np.array(state["least"], dtype=np.int64), int(state["round_to"]))
+        limits = Limits(np.array(state["least"], dtype=np.int64), int(state["round_to"]), self.limits.kept)
         return Budget(self.graph, prices, limits, self._build, target=state["target"], recalibrated=bool(state["recalibrated"]))

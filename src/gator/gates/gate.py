@@ -1,8 +1,8 @@
 """The gates of a network: one logit per channel, drawn once per forward for all readers of the channel (section 3.1).
 
 A channel passes where logit + logistic noise is not negative, so its probability to pass is the sigmoid of its logit.
-In backward the step function is replaced by a sigmoid of that sum. A channel that passes less often than not is closed for
-good.
+In backward the step function is replaced by a sigmoid of that sum. A channel whose probability is below 0.5 is
+closed permanently.
 """
 
 from __future__ import annotations
@@ -58,9 +58,9 @@ class Gates:
         found: NDArray[np.bool_] = self.alive.cpu().numpy()
         return found
 
-    def widths(self, alive: NDArray[np.bool_] | None = None) -> NDArray[np.int64]:
-        """Living channels of every edge; of `alive`, if that is given."""
-        return np.bincount(self.edge_of[self.living() if alive is None else alive], minlength=len(self.starts) - 1)
+    def widths(self) -> NDArray[np.int64]:
+        """The number of living channels of every edge."""
+        return np.bincount(self.edge_of[self.living()], minlength=len(self.starts) - 1)
 
     def of_edge(self, index: int) -> slice:
         return slice(int(self.starts[index]), int(self.starts[index + 1]))

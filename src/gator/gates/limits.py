@@ -1,4 +1,4 @@
-"""What may be closed: the least width of every edge, the step of widths, and edges that stay as they are.
+"""Limits on pruning: the minimum width of every edge, the number that widths are multiples of, and edges that are not pruned.
 
 Edges are named by themselves, by the layers that write them, by glob patterns, or by modules of the model.
 """
@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from fnmatch import fnmatchcase
 from typing import Literal
 
@@ -32,6 +32,7 @@ class Limits:
 
     least: NDArray[np.int64]
     round_to: int
+    kept: tuple[int, ...] = ()  # edges that are not pruned
 
     @staticmethod
     def of(
@@ -49,25 +50,25 @@ class Limits:
             least[list(chosen)] = number
         widths = np.array([edge.width for edge in graph.edges], dtype=np.int64)
         least = np.minimum(least, widths)
-        kept = list(edges_named(model, graph, keep, "keep"))
-        least[kept] = widths[kept]
-        return Limits(least, _AUTO if round_to == "auto" else round_to)
+        kept = edges_named(model, graph, keep, "keep")
+        least[list(kept)] = widths[list(kept)]
+        return Limits(least, _AUTO if round_to == "auto" else round_to, kept)
 
     def resolved(self, prices: Prices) -> Limits:
         """The same, with `round_to="auto"` replaced by the step of these prices."""
-        return self if self.round_to != _AUTO else Limits(self.least, prices.width_step)
+        return self if self.round_to != _AUTO else replace(self, round_to=prices.width_step)
 
     def with_one_of(self, edge: int) -> Limits:
         """The same, but this edge keeps at least one channel."""
         least = self.least.copy()
         assert least[edge] == 0, f"edge {edge} keeps a channel already"
         least[edge] = 1
-        return Limits(least, self.round_to)
+        return replace(self, least=least)
 
     def widths_down(self, edge: int, width: int) -> list[int]:
         """The widths an edge can go down to from here, in falling order."""
-        steps = range(((width - 1) // self.round_to) * self.round_to, -1, -self.round_to) if width else ()
-        return [step for step in steps if step >= self.least[edge]]
+        widths = range(((width - 1) // self.round_to) * self.round_to, -1, -self.round_to) if width else ()
+        return [lower for lower in widths if lower >= self.least[edge]]
 
 
 def edges_named(model: nn.Module, graph: Hypergraph, given: Iterable[str | nn.Module], argument: str) -> tuple[int, ...]:

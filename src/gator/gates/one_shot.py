@@ -19,10 +19,10 @@ from gator.cost.by_name import CostName, cost_of
 from gator.cost.flops import Flops
 from gator.cost.prices import Cost, PlainCost, Prices
 from gator.cost.target import parse_target
-from gator.errors import BudgetError, GatorError
+from gator.errors import BudgetError, GatorError, KeptError
 from gator.gates.budget import Budget, Masks
 from gator.gates.limits import Limits, MinWidth, RoundTo, edges_named
-from gator.gates.project import Alive, Scores, project
+from gator.gates.project import Alive, Scores, disconnecting_edge, project
 from gator.gates.trade import traded
 from gator.graph.hypergraph import Edge, Hypergraph, SavedGraph
 from gator.graph.trace import named_tensors, retraced
@@ -31,7 +31,7 @@ from gator.surgery.cut import cut
 aten = torch.ops.aten
 _NORMS = (aten.batch_norm, aten.instance_norm, aten.layer_norm, aten.rms_norm, aten.group_norm)
 Rows = Tensor  # channels x everything else
-Rule = Callable[[Rows, Rows | None], Tensor]  # a weight and its gradient to one score per channel
+CriterionFunction = Callable[[Rows, Rows | None], Tensor]  # a weight and its gradient to one score per channel
 Criterion = Literal["l1", "l2", "taylor", "geometric_median", "bn_scale", "random"]
 _ROUNDS = 8
 
@@ -55,7 +55,7 @@ def _geometric_median(rows: Rows, gradient: Rows | None) -> Tensor:  # noqa: ARG
     return torch.cdist(rows[None], rows[None])[0].sum(1)
 
 
-_OF_PRODUCERS: dict[str, Rule] = {
+_OF_PRODUCERS: dict[str, CriterionFunction] = {
     "l1": _l1,
     "l2": _l2,
     "taylor": _taylor,
@@ -66,7 +66,7 @@ _OF_PRODUCERS: dict[str, Rule] = {
 def one_shot(
     model: nn.Module,
     graph: SavedGraph,
-    criterion: Criterion | Rule = "l1",
+    criterion: Criterion | CriterionFunction = "l1",
     *,
     target: float | str | None = None,
     ratios: float | Mapping[str, float] | None = None,
@@ -85,7 +85,7 @@ def one_shot(
         graph: of this model, from `gator.trace`.
         criterion: "l1", "l2", "taylor", "bn_scale", "geometric_median", "random"; or a function `f(rows, gradient)` that is
             called with every weight that writes an edge, as channels x everything else, and with its gradient in the same
-            shape (None without `loss`), and returns one score per channel: the higher, the more important.
+            shape (None without `loss`), and returns one score per channel, not negative: the higher, the more important.
         target: what may be left of the cost: a share (0.5, "50%") or a figure ("300 MMACs"); or
         ratios: the share of channels to remove, of every edge or by edge name (layers and glob patterns work too).
         cost: "flops", "memory", "latency", or a cost object.
@@ -116,17 +116,19 @@ def one_shot(
         raise GatorError("pass target= (what may be left of the cost) or ratios= (shares of channels to remove), not both")
     graph = retraced(graph, model)
     limits = Limits.of(model, graph, min_width, round_to, keep)
-    prices = cost_of(cost).on(model, graph)
+    if ratios is not None and (round_to == "auto" or per_cost or cost != "flops"):
+        raise GatorError("ratios= does not depend on a cost: leave out cost= and per_cost=, and give round_to= as a number")
     scores = _scores(model, graph, criterion, loss, seed)
     if ratios is not None:
-        alive = _by_ratio(graph, limits.resolved(prices), scores, _ratios(model, graph, ratios))
+        alive = _by_ratio(graph, limits, scores, _ratios(model, graph, ratios))
     else:
         assert target is not None
+        prices = cost_of(cost).on(model, graph)
         goal = parse_target(target, prices.total([edge.width for edge in graph.edges]), prices.unit)
         budget = Budget(graph, prices, limits, partial(_measurable, model, graph), target=goal)
         # A measured cost has kinks. Prices by FLOPs have none, and may lead to where more is kept.
         steering: tuple[Prices, ...] = (prices, Flops().on(model, graph)) if prices.tolerance else (prices,)
-        alive, _ = budget.meeting(lambda cost: _closed(budget, scores, cost, steering if per_cost else ()))
+        alive, _ = budget.meeting(lambda limit: _chosen(budget, scores, limit, steering if per_cost else ()))
     return {name: np.flatnonzero(mask).tolist() for name, mask in graph.masks_of(alive).items()}
 
 
@@ -152,10 +154,16 @@ def _by_ratio(graph: Hypergraph, limits: Limits, scores: Scores, ratios: Scores)
         width = min([edge.width, *(w for w in limits.widths_down(index, edge.width) if w >= wanted - 1e-9)])
         order = np.argsort(scores[graph.starts[index] : graph.starts[index + 1]], kind="stable")
         alive[graph.starts[index] + order[: edge.width - width]] = False
+    edge_index = disconnecting_edge(graph, np.ones(len(scores), dtype=bool), alive)
+    if edge_index is not None:
+        name = graph.edges[edge_index].name
+        raise KeptError(
+            f"ratios= would remove all channels of edge {name!r}, which disconnects the output from the input", name
+        )
     return alive
 
 
-def _closed(budget: Budget, scores: Scores, cost: float, steering: Sequence[Prices]) -> Alive:
+def _chosen(budget: Budget, scores: Scores, cost_limit: float, steering: Sequence[Prices]) -> Alive:
     """The channels left: in one go by score or, for every cost that steers, by score for what a channel costs.
 
     Edges then trade channels as long as that keeps more, and the way that keeps most is taken.
@@ -163,7 +171,7 @@ def _closed(budget: Budget, scores: Scores, cost: float, steering: Sequence[Pric
     graph, prices, limits = budget.graph, budget.prices, budget.limits
     everything: Alive = np.ones(len(scores), dtype=bool)
     if not steering:
-        return project(graph, prices, limits, everything, scores, cost).alive
+        return project(graph, prices, limits, everything, scores, cost_limit).alive
     edge_of = np.repeat(np.arange(len(graph.edges)), np.diff(graph.starts))
     full_cost = budget.cost(everything)
 
@@ -172,9 +180,9 @@ def _closed(budget: Budget, scores: Scores, cost: float, steering: Sequence[Pric
         for step in range(1, _ROUNDS + 1):  # prices are those at the widths of the round
             costs = by.per_channel(graph.widths_of(alive))
             worth = scores / np.maximum(costs, 1e-6 * float(costs.max()) or 1.0)[edge_of]
-            wanted = full_cost * (cost / full_cost) ** (step / _ROUNDS)
+            wanted = full_cost * (cost_limit / full_cost) ** (step / _ROUNDS)
             alive = project(graph, prices, limits, alive, worth, wanted).alive
-        return traded(graph, prices, limits, alive, scores, cost)
+        return traded(graph, prices, limits, alive, scores, cost_limit)
 
     found = [steered(steering[0])]  # raises if the target cannot be reached
     for by in steering[1:]:
@@ -184,7 +192,7 @@ def _closed(budget: Budget, scores: Scores, cost: float, steering: Sequence[Pric
 
 
 def _scores(
-    model: nn.Module, graph: Hypergraph, criterion: Criterion | Rule, loss: Callable[[], Tensor] | None, seed: int
+    model: nn.Module, graph: Hypergraph, criterion: Criterion | CriterionFunction, loss: Callable[[], Tensor] | None, seed: int
 ) -> Scores:
     tensors = named_tensors(model)
     if criterion == "random":
@@ -245,8 +253,8 @@ def _of_producers(
 
 
 def _checked(values: Any, edge: Edge) -> Tensor:
-    if not isinstance(values, Tensor) or values.ndim != 1 or not bool(torch.isfinite(values).all()):
-        raise GatorError(f"the criterion returned {values!r} for edge {edge.name!r}; expected one finite score per channel")
+    if not isinstance(values, Tensor) or values.ndim != 1 or not bool((torch.isfinite(values) & (values >= 0)).all()):
+        raise GatorError(f"the criterion returned {values!r} for edge {edge.name!r}; expected one score per channel, 0 or more")
     return values.detach()
 
 

@@ -1,7 +1,7 @@
 """Close channels, those with the lowest scores first, until a budget is met: never above it, and less than one unit below.
 
-A unit is one channel of an edge, or `round_to` of them. The cost falls with every unit that is closed, so bisection finds the
-shortest list of closings that meets the budget; units that the last closing made unnecessary are opened again.
+A unit is one channel of an edge, or `round_to` of them. An exact cost falls with every unit that is closed, so bisection finds
+the shortest list of closings that meets the budget; units that the last closing made unnecessary are opened again.
 """
 
 from __future__ import annotations
@@ -128,7 +128,7 @@ def _reopened(
         before.append((closing, int(current[closing.edge])))
         current[closing.edge] = closing.width
     for closing, wider in before[: -_LOOK_BACK - 1 : -1]:
-        if left[closing.edge] == closing.width and wider > closing.width > 0:  # an edge that is closed stays closed
+        if left[closing.edge] == closing.width and closing.width > 0:  # an edge that is closed stays closed
             trial = left.copy()
             trial[closing.edge] = wider
             left = trial if prices.total(trial) <= target else left

@@ -22,14 +22,14 @@ from gator.cost.target import parse_target
 from gator.errors import GatorError
 from gator.gates.attach import GatedForward, attach, detach, gates_off, is_attached
 from gator.gates.budget import Budget
+from gator.gates.channel_origin import origin_of, traced_again
 from gator.gates.controller import Controller
-from gator.gates.follow import origin_of, traced_again
 from gator.gates.gate import Gates
-from gator.gates.limits import Limits, MinWidth, RoundTo, edges_named
+from gator.gates.limits import Limits, MinWidth, RoundTo
 from gator.gates.loss import ComputationalLoss
 from gator.gates.project import Scores
+from gator.gates.pruner_state import check_saved, load_state_, state_of
 from gator.gates.settings import GateSettings, Per, check_goal, check_not_wrapped
-from gator.gates.state import check_saved, load_state_, state_of
 from gator.gates.update import loss_scale, mean_gradient_, update_
 from gator.gates.view import live_view, summary_table
 from gator.graph.hypergraph import Hypergraph, SavedGraph
@@ -51,7 +51,7 @@ class Pruner:
         alpha: the weight of the cost in the loss (eq. 4); or
         target: what may be left of the cost after `steps` steps: a share (0.5, "50%") or a figure ("300 MMACs", "4 MB").
         steps: the number of steps after which the target is reached; never above it, less than one channel below it.
-        per: "example" draws gates for every example (the paper), "batch" once a forward.
+        per: "example" draws gates for every example (the paper), "batch" once per forward.
         gamma: the learning rate of the gates, as a multiple of `lr` in `step` (eq. 8).
         momentum, weight_decay, temperature: of the gates; the user's optimizer never sees them.
         min_width: the least width, of all edges or by name.
@@ -110,9 +110,7 @@ class Pruner:
         self.graph: Hypergraph = trace(model, example_inputs) if graph is None else retraced(graph, model)
         if not self.graph.edges:
             raise GatorError("this network has no channels that could be removed; graph.explain(layer) says why")
-        keep = list(keep) if not isinstance(keep, str) else keep
         limits = Limits.of(model, self.graph, min_width, round_to, keep)
-        self.keep = tuple(self.graph.edges[i].name for i in edges_named(model, self.graph, keep, "keep"))
         prices = (
             self.cost.on(model, self.graph)
             if state is None
@@ -123,10 +121,12 @@ class Pruner:
         self.steps_taken = self.steps_skipped = 0
         self._alpha = 0.0 if alpha is None else float(alpha)
         self._view: Any = None
-        self._forward = self._gated_forward()
+        self._forward = self._gated_forward(limits)
         self._scale = loss_scale(self.gates)
         self._use(Budget(self.graph, prices, limits, self._measurable, target=goal))
-        self._controller = None if steps is None else Controller(steps, momentum, float(self.gates.logits[0].detach()))
+        self._controller = (
+            None if steps is None else Controller(steps, momentum, float(self.gates.logits[0].detach()), temperature)
+        )
         if state is not None:
             self.load_state_dict(state)
         else:
@@ -164,20 +164,23 @@ class Pruner:
 
     @alpha.setter
     def alpha(self, value: float) -> None:
+        if self.target is not None:
+            raise GatorError("alpha cannot be set: this pruner has a target, for which alpha is chosen")
+        check_goal(value, None, None)
         self._alpha = float(value)
 
     @property
-    def _gated(self) -> frozenset[int]:
-        return frozenset(i for i, edge in enumerate(self.graph.edges) if edge.name not in self.keep)
+    def keep(self) -> tuple[str, ...]:
+        """The edges that have no gates, by name."""
+        return tuple(self.graph.edges[index].name for index in self.budget.limits.kept)
 
-    def _gated_forward(self) -> GatedForward:
-        return GatedForward(self.model, self.graph, self.settings.per, self._gated, self.settings.temperature)
+    def _gated_forward(self, limits: Limits) -> GatedForward:
+        gated = frozenset(range(len(self.graph.edges))) - frozenset(limits.kept)
+        return GatedForward(self.model, self.graph, self.settings.per, gated, self.settings.temperature)
 
     def _use(self, budget: Budget, loss_at_start: float | None = None) -> None:
         self.budget = budget
-        self._loss = ComputationalLoss(budget, self.gates, self._gated, loss_at_start)
-
-    # What the training loop calls.
+        self._loss = ComputationalLoss(budget, self.gates, self._forward.gated, loss_at_start)
 
     def loss(self) -> Tensor:
         """alpha times the computational loss (eq. 3), for the gates of the latest forward in train mode."""
@@ -196,7 +199,7 @@ class Pruner:
         return float(self._loss(self.gates.probabilities[None]))
 
     def step(self, *, lr: float) -> None:
-        """Update the gates (eq. 8), close for good what passes less often than not, and steer towards the target.
+        """Update the gates (eq. 8), permanently close channels with a pass probability below 0.5, and steer towards the target.
 
         Args:
             lr: the learning rate of this step of the optimizer.
@@ -236,12 +239,12 @@ class Pruner:
             self._alpha = controller.alpha(deciding, self._rate(lr), self.steps_taken)
 
     def _close(self) -> None:
-        """Close for good what passes less often than not, as far as the budget allows."""
+        """Permanently close channels with a pass probability below 0.5, as far as the budget allows."""
         gates, logits = self.gates, self._scores()
         alive = gates.living()
         if not (alive & (logits < 0) & ~gates.held.cpu().numpy()).any():
             return
-        after = self.budget.open_channels(alive, logits, sorted(self._gated))
+        after = self.budget.open_channels(alive, logits, sorted(self._forward.gated))
         if self.budget.is_met_by(after, alive):
             self.project()
             return
@@ -269,8 +272,6 @@ class Pruner:
         self._keep_only(alive)
         self.gates.held = torch.zeros_like(self.gates.held)
         self._forward.noisy = False
-
-    # What comes out.
 
     @property
     def kept(self) -> dict[str, list[int]]:
@@ -318,7 +319,7 @@ class Pruner:
         if not self._forward.kept():
             return
         old_graph, old_forward = self.graph, self._forward
-        old_forward.last = None  # of a compiled network, the latest draw holds the shapes of all parameters
+        old_forward.last = None  # under torch.compile, the latest draw keeps the old parameters alive
         was_on = detach(old_forward)
         try:
             cut_(self.model, old_graph, self.kept, optimizer=optimizer)
@@ -335,27 +336,22 @@ class Pruner:
         self.graph, old = traced_again(self.model, old_graph), forward.gates
         origin = origin_of(old_graph, self.graph, old)
         old_edges = old.edge_of[origin.first[self.graph.starts[:-1]]]  # the old edge of every new one
-        pairs = zip(old_edges, self.graph.edges, strict=True)
-        self.keep = tuple(edge.name for i, edge in pairs if old_graph.edges[int(i)].name in self.keep)
-        self._forward = self._gated_forward()
+        prices = self.cost.restored(self.model, self.graph, self.prices.state_for_cut(self.model, self.graph))
+        budget = self.budget.of_cut(self.graph, prices, old_edges)
+        self._forward = self._gated_forward(budget.limits)
         self._forward.noisy = forward.noisy
         with torch.no_grad():
             self.gates.logits.copy_(origin.carried(old.logits.detach()))
             self.gates.momentum.copy_(origin.carried(old.momentum))
             self.gates.held = origin.carried(old.held.to(old.logits.dtype)) == 1
-        with gates_off(self._forward):
-            state = self.prices.state_for_cut(self.model, self.graph)
-            prices = self.cost.restored(self.model, self.graph, state)
-        self._use(self.budget.of_cut(self.graph, prices, old_edges), loss_at_start=self._loss.at_start)
+        self._use(budget, loss_at_start=self._loss.at_start)
 
     def detach(self) -> None:
         """Take the gates off: the model computes as it did before, with all its channels."""
         detach(self._forward)
 
-    # Progress and checkpoints.
-
     def summary(self) -> str:
-        """A table: living channels, mean probability to pass and share of the cost of every edge."""
+        """A table: living channels, mean pass probability and share of the cost of every edge."""
         return summary_table(self)
 
     def live(self) -> AbstractContextManager[None]:

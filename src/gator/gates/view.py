@@ -20,7 +20,7 @@ _HEAD: Row = ("edge", "living", "mean pass", "share of cost")
 
 
 def rows_of(pruner: Pruner) -> list[Row]:
-    """One row per edge: name, living and all channels, mean probability of the living ones to pass, share of the cost."""
+    """One row per edge: name, living and all channels, mean pass probability of the living ones, share of the cost."""
     gates = pruner.gates
     widths = gates.widths()
     probabilities = gates.probabilities.cpu().double().numpy()

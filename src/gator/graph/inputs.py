@@ -11,11 +11,11 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
-from torch.utils import _pytree as pytree
 
 from gator.errors import GatorError, TraceError
 from gator.graph.memory import without_data
 from gator.graph.plain_data import counts, field
+from gator.private_torch import pytree
 
 DTYPES = {str(found).removeprefix("torch."): found for found in vars(torch).values() if isinstance(found, torch.dtype)}
 LARGEST = 2**28  # elements of one example tensor in JSON: more is a damaged file

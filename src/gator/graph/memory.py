@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Hashable
 
 import torch
-from torch._subclasses.fake_tensor import FakeTensor
+
+from gator.private_torch import FakeTensor
 
 
 def memory_of(tensor: torch.Tensor) -> Hashable:

@@ -12,6 +12,8 @@ from typing import Any, Literal
 
 import torch
 
+from gator.private_torch import OpOverload
+
 Mode = Literal["train", "eval"]
 MODES: tuple[Mode, Mode] = ("train", "eval")
 Argument = tuple[str, int | None]  # the name of an argument, and the position in it if it is a list
@@ -57,7 +59,7 @@ class Call:
     """One operator call. Arguments are keyed by their name in the operator's schema."""
 
     index: int
-    op: torch._ops.OpOverload
+    op: OpOverload
     args: dict[str, Any]
     outputs: tuple[int | None, ...]
     module: str  # qualified name of the innermost module that was running

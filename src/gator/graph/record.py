@@ -11,13 +11,13 @@ from typing import Any
 
 import torch
 from torch import nn
-from torch.utils import _pytree as pytree
 
 from gator.errors import TraceError
 from gator.graph.inputs import Inputs, TensorSpec
 from gator.graph.process_wide import fastpath_disabled, functions_watched
 from gator.graph.program import BatchInt, Program, Ref
 from gator.graph.recorder import Names, Recorder, Stand
+from gator.private_torch import pytree, views_untracked
 
 
 @contextmanager
@@ -137,8 +137,14 @@ def record_once(
     try:
         # Inference mode hands composite ops (conv2d, batch_norm, attention) over whole; parameters are ordinary tensors,
         # whose views would be tracked on the way, so that step is left out too.
-        untracked = torch._C._ExcludeDispatchKeyGuard(torch._C.DispatchKeySet(torch._C.DispatchKey.ADInplaceOrView))
-        with modes_set(model, training), torch.inference_mode(), torch.enable_grad(), untracked, fastpath_disabled(), recorder:
+        with (
+            modes_set(model, training),
+            torch.inference_mode(),
+            torch.enable_grad(),
+            views_untracked(),
+            fastpath_disabled(),
+            recorder,
+        ):
             buffers = dict(model.named_buffers())
             with functions_watched():
                 result = model(*args, **kwargs)

@@ -16,7 +16,6 @@ from typing import Any
 
 import torch
 from torch import nn
-from torch.utils._python_dispatch import TorchDispatchMode
 
 from gator.errors import TraceError
 from gator.graph.call_names import Rewritten
@@ -24,6 +23,7 @@ from gator.graph.memory import memory_of, storage_of
 from gator.graph.process_wide import inside_function
 from gator.graph.program import Call, Ref, Value
 from gator.graph.shapes import quick_shape
+from gator.private_torch import OpOverload, TorchDispatchMode, is_composite, no_torch_function
 
 aten = torch.ops.aten
 _TORCH = str(Path(torch.__file__).parent) + os.sep
@@ -38,7 +38,7 @@ class Stand(torch.Tensor):
     value: int
     data_known: torch.Tensor | None  # what it would hold, if that follows from constants alone
 
-    __torch_function__ = torch._C._disabled_torch_function_impl  # type: ignore[assignment]
+    __torch_function__ = no_torch_function  # type: ignore[assignment]
 
     @staticmethod
     def make(shadow: torch.Tensor, value: int, device: torch.device) -> Stand:
@@ -76,7 +76,7 @@ class Names:
 class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
     """Writes every call down. `knows(op)` says whether the op has a rule; composite ops without one are taken apart."""
 
-    def __init__(self, names: Names, knows: Callable[[torch._ops.OpOverload], bool], *, fold: bool = True) -> None:
+    def __init__(self, names: Names, knows: Callable[[OpOverload], bool], *, fold: bool = True) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
         self.names = names
         self.knows = knows
@@ -280,9 +280,7 @@ def _meta_device(arg: Any) -> Any:
     return torch.device("meta") if isinstance(arg, torch.device) else arg
 
 
-@functools.cache
-def _composite(func: Any) -> bool:
-    return torch._C._dispatch_has_kernel_for_dispatch_key(func.name(), "CompositeImplicitAutograd")
+_composite = functools.cache(is_composite)
 
 
 @functools.cache

@@ -33,8 +33,9 @@ def layers_named(
     Raises `error`, which names `argument`, for a string instead of a list, a name that the model does not have, a module that
     is not part of it, a layer without parameters or buffers, and a pattern that matches nothing.
 
-    >>> layers_named(resnet, ["layer1.*", resnet.fc])
-    ('layer1.0', 'layer1.1', 'fc')
+    >>> model = torch.nn.ModuleDict({"body": torch.nn.Linear(2, 3), "head": torch.nn.Linear(3, 2)})
+    >>> layers_named(model, ["bo*", model["head"]])
+    ('body', 'head')
     """
     if isinstance(given, str):
         raise error(f"{argument}={given!r} is a string; expected a list of names, [{given!r}]")

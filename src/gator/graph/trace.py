@@ -33,12 +33,25 @@ def trace(
     fixed: Sequence[str | nn.Module] = (),
     heads: str | Mapping[str, str] = "whole",
 ) -> Hypergraph:
-    """Which channels of `model` depend on each other.
+    """Find out which channels of `model` depend on each other.
 
-    `example_inputs` is a tensor, a tuple of positional or a dict of keyword arguments; only shapes and types matter.
-    `fixed` holds layers or parameters to leave alone: names, glob patterns ("layer1.*") or modules of the model.
-    `heads` says whether attention loses whole heads or the dimensions inside them, for all of them or by the name of the
-    layer that writes them.
+    Args:
+        model: the network; it is not changed, and may be on any device, the meta device included.
+        example_inputs: a tensor, a tuple of positional or a dict of keyword arguments; only shapes and types matter.
+        fixed: layers or parameters that are not pruned: names, glob patterns ("layer1.*") or modules of the model.
+        heads: whether attention loses whole heads ("whole") or the dimensions inside them ("dims"), for all of them or by the
+            name of the layer that writes them.
+
+    Returns:
+        The hypergraph: `print` it for a table, `graph.explain(name)` says why channels are tied or fixed.
+
+    Raises:
+        TraceError: if the network cannot be recorded with these inputs; the message says where.
+
+    Example:
+        >>> graph = gator.trace(model, x)
+        >>> graph.edges[0].name, graph.edges[0].width
+        ('stem', 24)
     """
     if not isinstance(model, nn.Module):
         raise TraceError(f"model is a {type(model).__name__}; expected a torch.nn.Module")

@@ -13,10 +13,11 @@ import torch
 from torch import fx, nn
 
 from gator.graph.memory import memory_of
+from gator.private_torch import BatchNorm, Conv
 
 aten = torch.ops.aten
 _ADDS = (aten.add.Tensor, aten.add_.Tensor)
-_BIASED = (nn.modules.conv._ConvNd, nn.Linear, nn.modules.batchnorm._BatchNorm)
+_BIASED = (Conv, nn.Linear, BatchNorm)
 
 
 def absorb_(graphs: Sequence[fx.Graph], objects: dict[str, Any], constants: Iterable[str]) -> frozenset[str]:

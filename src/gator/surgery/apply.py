@@ -25,6 +25,7 @@ def plan(model: nn.Module) -> CutPlan:
     >>> text = gator.plan(small).to_json()
     >>> again = gator.apply(gator.CutPlan.from_json(text), Network())
     >>> again.load_state_dict(small.state_dict())
+    <All keys matched successfully>
     """
     steps = steps_of(model)
     if not steps:
@@ -52,6 +53,7 @@ def apply(plan: CutPlan, model: nn.Module, *, verify: bool = True) -> nn.Module:
 
     >>> again = gator.apply(gator.plan(small), Network())
     >>> again.load_state_dict(small.state_dict())
+    <All keys matched successfully>
     """
     if not isinstance(plan, CutPlan):
         raise CutError(f"plan is a {type(plan).__name__}; expected a gator.CutPlan (see CutPlan.from_json)")

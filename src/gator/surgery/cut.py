@@ -28,11 +28,27 @@ from gator.surgery.verify import agree
 
 
 def cut(model: nn.Module, graph: SavedGraph, kept: Kept, *, keep_class: bool | None = None, verify: bool = True) -> nn.Module:
-    """A smaller copy of `model` with only the kept channels; `model` is untouched.
+    """A smaller copy of `model` with only the kept channels; `model` is not changed.
 
-    The copy is of the user's own class if that verifies, else an fx.GraphModule over the same layers with the same
-    state_dict names. `keep_class=True` insists on the class, `False` on the graph. The check runs both networks in eval mode
-    on made-up inputs; `verify=False` leaves it out for the graph (the class is only ever returned checked).
+    The copy is of the user's own class if that verifies, else an `fx.GraphModule` over the same layers with the same state_dict
+    names. Both networks are run in eval mode on random inputs and compared before the copy is returned.
+
+    Args:
+        model: the network.
+        graph: of this model, from `gator.trace` (or read from JSON: then the model is traced again).
+        kept: by edge name, the indices or a boolean mask of the channels that stay; edges that are not named keep all.
+        keep_class: True raises if the class cannot be kept, False always gives the graph.
+        verify: False leaves the check of the graph form out (the class is only returned if it was checked).
+
+    Raises:
+        KeptError: if `kept` does not fit the graph, or would disconnect the output from the input.
+        CutError: if the result does not compute what the masked model computes; nothing is returned then.
+
+    Example:
+        >>> small = gator.cut(model, graph, {"stem": [0, 1, 2]})
+        >>> with gator.masked(model, graph, {"stem": [0, 1, 2]}):
+        ...     torch.allclose(small(x), model(x), atol=1e-5)
+        True
     """
     with collector_paused():
         return _cut(model, Plan(retraced(graph, model), kept), keep_class, verify)

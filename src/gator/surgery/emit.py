@@ -15,13 +15,12 @@ from typing import Any
 
 import torch
 from torch import fx, nn
-from torch.utils import _pytree as pytree
 
 from gator.errors import CutError
 from gator.graph.call_names import call_names
 from gator.graph.labels import Axis
 from gator.graph.program import BatchInt, Call, Mode, Program, Ref, map_refs
-from gator.private_torch import children_of
+from gator.private_torch import BatchNorm, InstanceNorm, OpOverload, children_of, pytree
 from gator.surgery.fate import Fate, check_connected, decide
 from gator.surgery.layers import Leaf, leaves_of
 from gator.surgery.plan import Mask, Plan
@@ -80,7 +79,7 @@ class Emitter(ABC):
         for node in reversed(list(self.graph.nodes)):
             if node.op in ("placeholder", "output") or node.users:
                 continue
-            writes = isinstance(node.target, torch._ops.OpOverload) and node.target._schema.is_mutable
+            writes = isinstance(node.target, OpOverload) and node.target._schema.is_mutable
             if not writes:
                 self.graph.erase_node(node)
         used = {node.target for node in self.graph.nodes if node.op in ("get_attr", "call_module")}
@@ -267,7 +266,7 @@ class Emitter(ABC):
         if target.origin != "attribute" or not call.module:
             return False
         module = self.model.get_submodule(call.module)
-        return type(module).forward in (nn.modules.batchnorm._BatchNorm.forward, nn.modules.instancenorm._InstanceNorm.forward)
+        return type(module).forward in (BatchNorm.forward, InstanceNorm.forward)
 
     def call_op(self, op: Any, args: dict[str, Any]) -> fx.Node:
         """The operator with arguments by name, positional as far as they go."""

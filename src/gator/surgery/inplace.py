@@ -7,12 +7,12 @@ from typing import Any
 import torch
 from torch import nn
 from torch.optim import Optimizer
-from torch.utils import _pytree as pytree
 
 from gator.errors import CutError
 from gator.graph.bake import needs_baking
 from gator.graph.hypergraph import SavedGraph
 from gator.graph.trace import named_tensors, retraced
+from gator.private_torch import pytree
 from gator.surgery.cut import as_network, check_network, class_problem
 from gator.surgery.cut_plan import Remains
 from gator.surgery.history import remember
@@ -26,6 +26,11 @@ def cut_(model: nn.Module, graph: SavedGraph, kept: Kept, *, optimizer: Optimize
     Where the class of the model can hold the cut, every parameter stays the same object with less in it. Where it cannot,
     the object becomes an fx.GraphModule over its own layers. Everything is checked on a copy first; on an error nothing
     has changed. Drop references to older losses before: they hold the old shapes.
+
+    Example:
+        >>> optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
+        >>> model is gator.cut_(model, graph, {"stem": [0, 1, 2]}, optimizer=optimizer)
+        True
     """
     plan = Plan(retraced(graph, model), kept)
     if plan.whole:

@@ -13,6 +13,7 @@ import torch
 from torch import nn
 
 from gator.graph.program import Call, Program, Ref
+from gator.private_torch import Conv, NormBase
 
 aten = torch.ops.aten
 
@@ -156,10 +157,10 @@ def _rnn(module: Any, facts: Mapping[str, Any]) -> None:
 
 
 _FIELDS: tuple[tuple[type[nn.Module], Callable[[Any, Mapping[str, Any]], None]], ...] = (
-    (nn.modules.conv._ConvNd, _conv),
+    (Conv, _conv),
     (nn.Linear, _linear),
     (nn.Bilinear, _bilinear),
-    (nn.modules.batchnorm._NormBase, _norm),
+    (NormBase, _norm),
     (nn.LayerNorm, _layer_norm),
     (nn.RMSNorm, _layer_norm),
     (nn.GroupNorm, _group_norm),

@@ -47,7 +47,20 @@ class MaskedForward:
 
 @contextmanager
 def masked(model: nn.Module, graph: SavedGraph, kept: Kept) -> Iterator[nn.Module]:
-    """Inside the block `model` computes with the kept channels only; afterwards it is as it was."""
+    """Inside the block `model` computes with the kept channels only; afterwards it is as before.
+
+    Args:
+        model: the network; its parameters are not changed.
+        graph: of this model, from `gator.trace` (or read from JSON: then the model is traced again).
+        kept: by edge name, the indices or a boolean mask of the channels that stay; edges that are not named keep all.
+
+    Raises:
+        KeptError: if `kept` does not fit the graph, or would disconnect the output from the input.
+
+    Example:
+        >>> with gator.masked(model, graph, {"stem": [0, 1, 2]}):
+        ...     expected = model(x)
+    """
     if isinstance(model.__dict__.get("forward"), MaskedForward):
         raise GatorError("masked() cannot be nested on one model: leave the other block first")
     plan = Plan(retraced(graph, model), kept)

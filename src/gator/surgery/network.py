@@ -9,12 +9,11 @@ from typing import Any
 
 import torch
 from torch import fx, nn
-from torch.fx.graph_module import _forward_from_src
-from torch.utils import _pytree as pytree
 
 from gator.errors import GatorError
 from gator.graph.call_names import Rewritten
 from gator.graph.inputs import Inputs, TensorSpec
+from gator.private_torch import forward_from_source, pytree
 
 
 class Signature:
@@ -114,7 +113,7 @@ def _ordered(arguments: dict[Any, Any]) -> dict[Any, Any]:
 def compiled(graph: fx.Graph) -> tuple[Callable[..., Any], str]:
     """The graph as a plain function of (module, *inputs), and its source."""
     code = graph.python_code("self")
-    function: Callable[..., Any] = _forward_from_src(code.src, code.globals, None)
+    function: Callable[..., Any] = forward_from_source(code.src, code.globals, None)
     return function, code.src
 
 

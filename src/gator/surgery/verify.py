@@ -8,11 +8,11 @@ from typing import Any
 
 import torch
 from torch import nn
-from torch.utils import _pytree as pytree
 
 from gator.graph.inputs import Inputs
 from gator.graph.memory import without_data
 from gator.graph.record import modes_set
+from gator.private_torch import pytree
 
 CLOSE = {torch.float64: 1e-8, torch.float32: 1e-5, torch.float16: 1e-2, torch.bfloat16: 5e-2}
 

@@ -9,9 +9,9 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 from torch.nn import functional
-from torch.nn.modules.batchnorm import _BatchNorm
 
 from gator.errors import RunError
+from gator.private_torch import BatchNorm
 from gator.training.processes import Processes
 from gator.zoo.data import Loader
 
@@ -70,7 +70,7 @@ def recalibrate_(network: nn.Module, loader: Loader, processes: Processes, *, ba
 
     Right after a cut they are still those of the larger network.
     """
-    norms = [m for m in network.modules() if isinstance(m, _BatchNorm) and m.track_running_stats]
+    norms = [m for m in network.modules() if isinstance(m, BatchNorm) and m.track_running_stats]
     if not norms or not batches:
         return
     with _averaging(network, norms):
@@ -87,7 +87,7 @@ def recalibrate_(network: nn.Module, loader: Loader, processes: Processes, *, ba
 
 
 @contextmanager
-def _averaging(network: nn.Module, norms: Sequence[_BatchNorm]) -> Iterator[None]:
+def _averaging(network: nn.Module, norms: Sequence[BatchNorm]) -> Iterator[None]:
     """Inside, batch norms start anew and average over all batches; other layers (dropout, for example) are in eval mode."""
     was_training, momenta = network.training, [norm.momentum for norm in norms]
     network.eval()

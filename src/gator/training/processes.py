@@ -31,7 +31,7 @@ class Processes:
     def __init__(self, settings: RunSettings) -> None:
         existing = dist.is_initialized()
         self.count = dist.get_world_size() if existing else int(os.environ.get("WORLD_SIZE", 1))
-        self.rank = dist.get_rank() if existing else int(os.environ.get("RANK", 0))
+        self.rank = dist.get_rank() if existing else int(os.environ.get("RANK", 0)) if self.count > 1 else 0
         self.device = _device(settings, self.count, int(os.environ.get("LOCAL_RANK", self.rank)))
         self.precision = Precision(settings.precision, self.device)
         self._group_is_ours = self.count > 1 and not existing

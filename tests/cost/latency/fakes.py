@@ -1,4 +1,4 @@
-"""A runtime that takes as long as it says, by a clock that only it moves: arithmetic without noise."""
+"""A runtime with known times, measured by a clock that only it advances: no noise."""
 
 from __future__ import annotations
 
@@ -23,22 +23,22 @@ CLOCK = Clock()
 
 
 class Fake:
-    """Works on blocks of eight channels: a convolution takes in-blocks times out-blocks microseconds a pixel and 10 anyway."""
+    """Works on blocks of eight channels: a convolution takes in-blocks times out-blocks microseconds per pixel, plus 10."""
 
     version = "1.0"
     reads = BLOCK  # channels it reads at a time
-    inside = 1.0  # what a layer takes inside a network, against alone
+    inside = 1.0  # what a layer takes inside a network, relative to alone
     call_ms = 0.0  # what comes with every call
     drifts = False  # whether its speed changes from session to session
     pace = 1.0  # how slow it is
-    narrow = 1.0  # what networks with fewer than all channels take, against what their layers do
+    narrow = 1.0  # what pruned networks take, relative to the sum of their layers
 
     def __init__(self) -> None:
         self.prepared = 0
         self.breaks_after = 10**9
 
     def check(self, setup) -> None:
-        """It can do anything."""
+        """Every setup is possible."""
 
     def versions(self) -> dict[str, str]:
         return {"fake": self.version}

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import subprocess
 import sys
-from pathlib import Path
 
 import pytest
 from fakes import BLOCK, small
@@ -80,9 +79,7 @@ def test_an_interrupt_in_a_session_loses_that_session_only(fake) -> None:
     fake.breaks_after, fake.prepared = 10**9, 0
     _, after = cost().build_table(model, graph)
     assert after.log[: len(before.log)] == before.log
-    measured = [each for each in after.log if isinstance(each, (LayerTime, NetworkTime))]
-    assert len(measured) == len({(repr(each), id(each)) for each in measured})
-    layers = [(each.purpose, each.kind, each.full, each.point) for each in measured if isinstance(each, LayerTime)]
+    layers = [(each.purpose, each.kind, each.full, each.point) for each in after.log if isinstance(each, LayerTime)]
     assert len(layers) == len(set(layers))
 
 
@@ -131,7 +128,7 @@ def test_files_that_cannot_be_read_or_written(fake, tmp_path, monkeypatch) -> No
         cost(table=tmp_path / "weights.json").on(model, graph)
     (tmp_path / "file").touch()
     monkeypatch.setenv("GATOR_CACHE", str(tmp_path / "file"))
-    with pytest.raises(gator.FileError, match=r"cannot write .*: Not a directory\n  Set \$GATOR_CACHE"):
+    with pytest.raises(gator.FileError, match=r"cannot write .*Not a directory.*\n  Set \$GATOR_CACHE"):
         cost().build_table(model, graph)
     assert not fake.prepared
 
@@ -140,8 +137,8 @@ def test_the_cache_folder(monkeypatch, tmp_path) -> None:
     monkeypatch.setenv("GATOR_CACHE", str(tmp_path))
     assert cache.cache_folder() == tmp_path / "latency"
     monkeypatch.delenv("GATOR_CACHE")
-    assert cache.cache_folder().parts[-2:] == ("gator", "latency") or sys.platform != "linux"
-    assert Path.home() in cache.cache_folder().parents or "XDG_CACHE_HOME" in __import__("os").environ
+    monkeypatch.setattr("platformdirs.user_cache_path", lambda name, appauthor: tmp_path / name)
+    assert cache.cache_folder() == tmp_path / "gator" / "latency"
 
 
 @pytest.mark.parametrize("package", ["scipy", "filelock", "platformdirs"])
@@ -152,3 +149,9 @@ def test_the_extra_that_tables_need_is_named(package, monkeypatch) -> None:
     ):
         gator.Latency()
     gator.Latency(method="probe")
+
+
+def test_the_library_is_imported_without_the_extra() -> None:
+    code = "import sys, gator\nprint(sorted({'scipy', 'platformdirs'} & set(sys.modules)))"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "[]"

@@ -18,7 +18,7 @@ def test_what_borders_save_and_the_constant_are_found(border, rest) -> None:
     assert fit.factors == pytest.approx({"3x3": 1.2, "1x1": 1.2}, rel=0.02)
     assert fit.border_ms == pytest.approx(border, abs=0.2)
     assert fit.rest_ms == pytest.approx(rest, abs=0.5)
-    assert fit.call_ms == 0.25
+    assert fit.alone_ms == 0.25
     assert error < 0.003**2
 
 

@@ -1,4 +1,4 @@
-"""Measurements that were disturbed are made again."""
+"""Measurements are repeated if other processes were busy meanwhile."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from gator.cost.latency import quiet
 
 
 def measured(monkeypatch, *others: float) -> tuple[int, int]:
-    """Which measurement counts, and how many were made, when others took these seconds of a processor meanwhile."""
+    """Which measurement counts, and how many were made, if other processes used so many seconds of a processor in each."""
     readings = itertools.chain.from_iterable((0.0, seconds) for seconds in others)
     monkeypatch.setattr(quiet, "_busy_seconds", lambda: next(readings))
     monkeypatch.setattr(time, "process_time", lambda: 0.0)
@@ -26,12 +26,12 @@ def test_the_first_quiet_one_counts(monkeypatch) -> None:
     assert measured(monkeypatch, 1.5, 0.02, 0.0) == (2, 2)
 
 
-def test_else_the_one_that_was_disturbed_least(monkeypatch) -> None:
+def test_otherwise_the_least_disturbed_one_counts(monkeypatch) -> None:
     assert measured(monkeypatch, 1.5, 0.5, 0.9) == (2, 3)
 
 
 @pytest.mark.parametrize("text", ["", "cpu one two", "cpu 1 2 3"])
-def test_where_nobody_knows_the_first_one_counts(monkeypatch, tmp_path, text) -> None:
+def test_where_the_activity_is_unknown_the_first_one_counts(monkeypatch, tmp_path, text) -> None:
     (tmp_path / "stat").write_text(text)
     monkeypatch.setattr(quiet, "_STAT", tmp_path / "stat")
     made = itertools.count(1)

@@ -1,4 +1,4 @@
-"""Runtimes: each runs the network it is given, says what it cannot do, and leaves everything as it was."""
+"""Runtimes: each runs the network it is given, refuses what it cannot do, and leaves everything as it was."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def setup(name: str, **settings):
 
 @pytest.mark.filterwarnings("ignore::DeprecationWarning")  # torch.compile imports what torch deprecates
 @pytest.mark.parametrize("name", ["eager", "compile", "onnxruntime", "openvino"])
-def test_networks_run_and_say_where_their_time_goes(name) -> None:
+def test_networks_run_and_report_the_time_of_layers(name) -> None:
     if name in ("onnxruntime", "openvino"):
         pytest.importorskip(name)
     model, _, graph = small()
@@ -45,7 +45,7 @@ def test_networks_run_and_say_where_their_time_goes(name) -> None:
     taken = {"onnxruntime": lambda: result[0], "openvino": lambda: next(iter(result.values()))}
     first = taken.get(name, lambda: result)()
     assert torch.allclose(torch.as_tensor(first), expected, atol=1e-4)
-    assert len(layers) >= 6 or name == "compile"  # which cannot tell
+    assert len(layers) >= 6 or name == "compile"  # which does not report it
     assert all(ms >= 0 for _, ms in layers)
     assert torch.get_num_threads() == before
     assert not any(module._forward_hooks for module in model.modules())
@@ -74,11 +74,11 @@ def test_channels_last_and_types() -> None:
     assert not model.stem.weight.is_contiguous(memory_format=torch.channels_last)
 
 
-@pytest.mark.parametrize("case", ["whole", "narrow"])
+@pytest.mark.parametrize("case", ["full", "narrow"])
 def test_a_segment_computes_what_it_computes_inside_the_network(case) -> None:
     """Its output, from the inputs it has inside the cut network."""
     model, _, graph = small()
-    widths = [64, 48, 48] if case == "whole" else [40, 21, 48]
+    widths = [64, 48, 48] if case == "full" else [40, 21, 48]
     network = gator.cut(model, graph, kept_of(graph, widths))
     seen = {}
     network.first[0].register_forward_hook(lambda m, args, out: seen.update(x=args[0], y=out))
@@ -159,7 +159,7 @@ def test_processors_have_names(cpuinfo, board, words, tmp_path, monkeypatch) -> 
 
 
 class Several(nn.Module):
-    """Inputs by keyword in another order than in the signature, and one that nobody reads."""
+    """Inputs by keyword in another order than in the signature, and one that is not read."""
 
     def forward(self, x: torch.Tensor, unused: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
         return x - 2 * y

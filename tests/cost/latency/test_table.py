@@ -15,7 +15,7 @@ from gator.cost.latency import cache
 from gator.cost.latency.fit import LatencyFit, fit_of
 from gator.cost.latency.grid import grid_points
 from gator.cost.latency.layer_times import LayerTimes
-from gator.cost.latency.log import LayerTime, NetworkTime, WorkloadTime
+from gator.cost.latency.log import LayerTime, NetworkTime, ReferenceTime
 from gator.cost.latency.needs import Needs
 from gator.cost.latency.random_widths import kept_of, random_widths
 from gator.cost.latency.segments import borders_of, segments_of
@@ -125,7 +125,7 @@ def test_widths_are_rounded_only_where_that_pays(fake, monkeypatch, unaligned, b
     assert TablePrices(LayerTimes(graph, table), LatencyFit({}, 0.0, 0.0, 0.0)).width_step == block
 
 
-def test_the_cost_of_a_call_is_not_counted_for_every_layer(fake) -> None:
+def test_a_call_of_the_runtime_is_not_counted_for_every_layer(fake) -> None:
     fake.call_ms = 0.3
     model, x, graph = small()
     prices = cost().on(model, graph)
@@ -254,13 +254,13 @@ def test_other_versions_have_a_table_of_their_own(fake) -> None:
 def test_what_a_table_was_measured_under_is_what_to_ask_for(fake, tmp_path) -> None:
     model, _, graph = small()
     cost(batch=4).build_table(model, graph, tmp_path / "table.json")
-    words = r"another batch: 4, here it is 2\n  Build one here .* or ask for what it was measured under \(--batch 4, batch=4\)"
+    words = r"another batch: 4, here it is 2\n  Build one here .*, ask for the same batch"
     with pytest.raises(gator.GatorError, match=words):
         cost(table=tmp_path / "table.json").on(model, graph)
 
 
 GOOD = [
-    WorkloadTime("reference", 1.0),
+    ReferenceTime(1.0),
     LayerTime("grid", "kind", "conv2d", "title", (3, 4), (1, 2), 0.5),
     NetworkTime("name", "title", (3, 4), True, 1.0, 2.0),
 ]

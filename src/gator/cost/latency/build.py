@@ -15,7 +15,7 @@ from torch import nn
 
 from gator.cost.latency.cache import write
 from gator.cost.latency.interleave import AT_ONCE, Interleaving, Place
-from gator.cost.latency.log import LayerTime, Measurement, NetworkTime, Purpose
+from gator.cost.latency.log import LayerTime, Measurement, NetworkTime, Purpose, ReferenceTime
 from gator.cost.latency.needs import Needs
 from gator.cost.latency.part import Part
 from gator.cost.latency.quiet import undisturbed
@@ -54,7 +54,7 @@ class Builder:
     def build(self, *, layers_only: bool = False) -> Table:
         """Measure what is missing, or all of it but whole networks."""
         if self.table.reference_ms is None:
-            self._append(self._reference.first_times())
+            self._append([ReferenceTime(self._reference.first_ms())])
         self._time_series()
         self._time_grids()
         if not layers_only:

@@ -59,8 +59,7 @@ def read(path: Path) -> Table:
 def write(table: Table, path: Path) -> None:
     """Write the file completely or not at all: whoever reads meanwhile gets the old one."""
     text = table.to_json()
-    with _advice():
-        _make_folder(path)
+    with _writing(path):
         write_atomically(path, lambda temporary: temporary.write_text(text, encoding="utf-8"))
 
 
@@ -69,52 +68,35 @@ def locked(path: Path) -> Iterator[None]:
     """Let one process at a time build a table; two would lose each other's measurements and disturb each other."""
     filelock = required_for_tables("filelock")
     lock = filelock.FileLock(f"{path}.lock")
-    with _advice():
-        _make_folder(path)
+    with _writing(path):
         try:
             lock.acquire(timeout=0)
         except filelock.Timeout:
             log.info("latency table: another process is building %s, waiting for it", path)
             lock.acquire()
-        except (OSError, NotImplementedError) as error:
-            raise FileError(f"cannot lock {path}: {error}") from error
     try:
         yield
     finally:
         lock.release()
 
 
-def _make_folder(path: Path) -> None:
+@contextmanager
+def _writing(path: Path) -> Iterator[None]:
+    """Make the folder of a file; an error when it is written names the ways out."""
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise FileError(f"cannot write {path}: {error.strerror or error}") from error
-
-
-@contextmanager
-def _advice() -> Iterator[None]:
-    try:
         yield
-    except FileError as error:
-        raise FileError(f"{error}\n  Set ${CACHE} to a folder of your own, or name another file with table=.") from error
+    except (OSError, NotImplementedError, FileError) as error:
+        reason = error if isinstance(error, FileError) else f"cannot write {path}: {error}"
+        raise FileError(f"{reason}\n  Set ${CACHE} to a folder of your own, or name another file with table=.") from error
 
 
 def check_key(found: Key, here: Key, where: str) -> None:
-    """Raise GatorError if a table's times are not times of what is asked about."""
-    theirs = {"device": found.device, "versions": dict(found.versions), **_conditions(found.setup)}
-    ours = {"device": here.device, "versions": dict(here.versions), **_conditions(here.setup)}
+    """Raise GatorError if a table was measured under other conditions than those that hold here."""
+    theirs, ours = ({**asdict(key.setup), "device": key.device, "versions": dict(key.versions)} for key in (found, here))
     for name, value in theirs.items():
-        if value == ours[name]:
-            continue
-        advice = "pass other_device=True to use it nevertheless"
-        if name in _conditions(here.setup):
-            advice = f"ask for what it was measured under (--{name.replace('_', '-')} {value}, {name}={value!r})"
-        raise GatorError(
-            f"the latency table {where} was measured with another {name}: {value}, here it is {ours[name]}\n"
-            f"  Build one here (gator latency build), or {advice}."
-        )
-
-
-def _conditions(setup: Setup) -> dict[str, object]:
-    """What the user chooses: all but the device, which the key names in full."""
-    return {name: value for name, value in asdict(setup).items() if name != "device"}
+        if value != ours[name]:
+            raise GatorError(
+                f"the latency table {where} was measured with another {name}: {value}, here it is {ours[name]}\n"
+                f"  Build one here (gator latency build), ask for the same {name}, or pass other_device=True to use it anyway."
+            )

@@ -58,16 +58,10 @@ class Eager:
 
 
 @dataclass(frozen=True)
-class Compiled:
+class Compiled(Eager):
     """PyTorch through torch.compile, compiled for the exact shapes."""
 
     backend: str | Callable[..., Any] = "inductor"
-
-    def check(self, setup: Setup) -> None:
-        """Every setup is possible."""
-
-    def versions(self) -> dict[str, str]:
-        return {"torch": torch.__version__}
 
     def prepare(self, network: nn.Module, call: Call, setup: Setup) -> Callable[[], Any]:
         compiled = torch.compile(_with_own_code(placed(network, setup)), dynamic=False, backend=self.backend)

@@ -19,7 +19,7 @@ from gator.cost.prices import Floats
 from gator.errors import GatorError
 
 _PULL = 0.2  # of factors towards the common one: 5 % (noise of a network's time) to 25 % (usual distance of a factor)
-_CALL_FACTORS = (0.0, 0.5, 1.0, 2.0, 4.0)  # the cost of a call depends on the sizes of tensors: what to multiply it with
+_ALONE = range(5)  # times the fastest layer: what every layer alone takes too long; the networks decide
 
 
 @dataclass(frozen=True)
@@ -29,7 +29,7 @@ class LatencyFit:
     factors: Mapping[str, float]  # by group of layers
     border_ms: float  # saved per million elements that are passed on in a shared layout
     rest_ms: float
-    call_ms: float  # what a layer alone takes too long
+    alone_ms: float  # what a layer takes longer alone than inside a network: a call of the runtime, changes of layout
 
     def total(self, parts: Parts) -> float:
         """Milliseconds of a network with these parts."""
@@ -72,15 +72,15 @@ def fit_of(layers: LayerTimes, table: Table) -> FitResult:
     fitted_on = [(widths, ms) for (held_out, widths), ms in times.items() if not held_out]
     tested_on = [(widths, ms) for (held_out, widths), ms in times.items() if held_out]
     known = [(layers.full_widths, unpruned_ms), *fitted_on]
-    measured, calls = [ms for _, ms in known], [factor * table.call_ms for factor in _CALL_FACTORS]
-    fits = [solve([layers.parts(w, call) for w, _ in known], measured, call) for call in calls]
+    measured, candidates = [ms for _, ms in known], [factor * layers.fastest_ms for factor in _ALONE]
+    fits = [solve([layers.parts(w, alone) for w, _ in known], measured, alone) for alone in candidates]
     fit = min(fits, key=lambda found: found[1])[0]
-    predicted, actual = [fit.total(layers.parts(w, fit.call_ms)) for w, _ in tested_on], [ms for _, ms in tested_on]
+    predicted, actual = [fit.total(layers.parts(w, fit.alone_ms)) for w, _ in tested_on], [ms for _, ms in tested_on]
     result = mape(predicted, actual), rank_correlation(predicted, actual)
     return FitResult(fit, networks[0].title, unpruned_ms, len(fitted_on), len(tested_on), *result)
 
 
-def solve(parts: Sequence[Parts], measured: Sequence[float], call_ms: float = 0.0) -> tuple[LatencyFit, float]:
+def solve(parts: Sequence[Parts], measured: Sequence[float], alone_ms: float = 0.0) -> tuple[LatencyFit, float]:
     """The fit to networks with these parts and times, and its mean squared relative error."""
     nnls = required_for_tables("scipy.optimize").nnls
     groups = sorted({group for part in parts for group in part.layers})
@@ -94,7 +94,7 @@ def solve(parts: Sequence[Parts], measured: Sequence[float], call_ms: float = 0.
     factors, _ = nnls(rows, np.concatenate([wanted, np.full(len(groups), _PULL)]))
     error = float(np.square(common * layers @ factors - wanted).mean())
     by_group = dict(zip(groups, (common * factors).tolist(), strict=True))
-    return LatencyFit(by_group, float(rest[0]), float(rest[1]), call_ms), error
+    return LatencyFit(by_group, float(rest[0]), float(rest[1]), alone_ms), error
 
 
 def mape(predicted: Sequence[float], measured: Sequence[float]) -> float:

@@ -56,8 +56,9 @@ class Latency(Cost):
         MissingExtraError: if a package is missing that the runtime or the method needs.
 
     Example:
-        >>> cost = gator.Latency("eager", threads=1)
-        >>> pruner = gator.Pruner(model, example_inputs, cost=cost, target=0.6, steps=1000)  # doctest: +SKIP
+        >>> cost = gator.Latency("eager", threads=1)  # then gator.Pruner(model, inputs, cost=cost, target="5 ms", steps=1000)
+        >>> print(cost.setup)
+        eager, cpu, 1 thread, float32, batch of the example inputs
     """
 
     runtime: RuntimeName = "eager"
@@ -165,7 +166,7 @@ class Latency(Cost):
     # The table of this machine.
 
     def find_table(self, graph: Hypergraph, path: Path | None = None) -> tuple[Path, Table]:
-        """Where the table for a network is kept, and what it has, perhaps nothing yet.
+        """The path of the table for a network, and the table, which may be empty.
 
         Raises GatorError if the file is of another device, and FileError if it is not a table.
         """
@@ -184,9 +185,10 @@ class Latency(Cost):
         *,
         layers_only: bool = False,
     ) -> tuple[Path, Table]:
-        """The table with all that a network needs, or all but whole networks, and where it is kept.
+        """The path of the table for a network, and the table with all measurements that the network needs.
 
-        What is missing is measured. Only one process at a time does that; others wait for it.
+        What is missing is measured, with `layers_only` without whole networks. Only one process at a time does that; others
+        wait for it.
         """
         path, table = self.find_table(graph, path)
         if not Needs(graph).met_by(table, layers_only=layers_only):

@@ -51,6 +51,7 @@ class LayerTimes:
         # Where no width is unaligned all layouts are the same: borders count only beside a layer that has alignments.
         choosy = {index for index, steps in enumerate(self.steps) if any(side.alignment > 1 for side in steps.sides)}
         self._borders = [border for border in borders_of(graph, segments) if choosy & {border.producer, *border.readers}]
+        self.fastest_ms = min(ms for grid in self.grids for ms in grid.ms.values())
         self._live: dict[tuple[int, ...], frozenset[int]] = {}
         self._alone = lru_cache(_REMEMBERED)(self._time)
 
@@ -69,8 +70,8 @@ class LayerTimes:
             self._live[empty] = left
         return self._live[empty]
 
-    def parts(self, widths: Widths, call_ms: float) -> Parts:
-        """The parts of a network with these living widths; from every layer the cost of a call is subtracted."""
+    def parts(self, widths: Widths, alone_ms: float) -> Parts:
+        """The parts of a network with these living widths; `alone_ms` is subtracted from the time of every layer."""
         w = np.asarray(widths, dtype=np.float64)
         live, plain = self.live(w), w.tolist()
         layers: dict[str, float] = {}
@@ -82,7 +83,7 @@ class LayerTimes:
                 aligned.add(index)
             else:
                 group += _UNALIGNED
-            layers[group] = layers.get(group, 0.0) + max(alone - call_ms, LEAST_SHARE * alone)
+            layers[group] = layers.get(group, 0.0) + max(alone - alone_ms, LEAST_SHARE * alone)
         shared = [(b, readers) for b, readers in self.borders(live) if b.producer in aligned and aligned.issuperset(readers)]
         return Parts(layers, sum((1 + len(readers)) * border.elements(w) for border, readers in shared) / 1e6)
 

@@ -32,10 +32,9 @@ class Key:
 
 
 @dataclass(frozen=True)
-class WorkloadTime:
-    """A workload that is the same for every network (reference.py)."""
+class ReferenceTime:
+    """The reference workload (reference.py)."""
 
-    workload: str
     ms: float
 
 
@@ -64,7 +63,7 @@ class NetworkTime:
     unpruned_ms: float
 
 
-Measurement = WorkloadTime | LayerTime | NetworkTime
+Measurement = ReferenceTime | LayerTime | NetworkTime
 Log = tuple[Measurement, ...]
 
 
@@ -94,8 +93,8 @@ def _measurement(data: Any) -> Measurement:
     ms = float(data["ms"])
     if not ms > 0:
         raise ValueError(f"a time of {ms} ms")
-    if data["type"] == "WorkloadTime":
-        return WorkloadTime(data["workload"], ms)
+    if data["type"] == "ReferenceTime":
+        return ReferenceTime(ms)
     if data["type"] == "LayerTime":
         purpose, kind, group, title = (data[name] for name in ("purpose", "kind", "group", "title"))
         return LayerTime(purpose, kind, group, title, _point(data["full"]), _point(data["point"]), ms)

@@ -14,12 +14,12 @@ from typing import Any
 import torch
 from numpy.typing import NDArray
 from torch import nn
-from torch.utils import _pytree as pytree
 
 from gator.cost.latency.eager import placed
 from gator.cost.latency.extras import required
 from gator.cost.latency.setup import Call, Setup
 from gator.errors import GatorError
+from gator.private_torch import pytree
 
 _PROVIDERS = {"cpu": "CPUExecutionProvider", "cuda": "CUDAExecutionProvider"}
 

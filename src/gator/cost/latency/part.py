@@ -12,7 +12,6 @@ from typing import Any
 
 import torch
 from torch import fx, nn
-from torch.utils import _pytree as pytree
 
 from gator.cost.latency.log import Point
 from gator.cost.latency.random_widths import evenly_spaced
@@ -23,6 +22,7 @@ from gator.graph.analysis import ProgramLabels
 from gator.graph.bake import baked
 from gator.graph.hypergraph import Hypergraph
 from gator.graph.program import BatchInt, Program, Ref
+from gator.private_torch import pytree
 from gator.surgery.emit_cut import CutEmitter
 from gator.surgery.fold import Folder
 from gator.surgery.layers import Leaf, leaves_of
@@ -81,7 +81,7 @@ class Part:
             attributes={name: axes for name, axes in graph.attributes.items() if name in names},
             edge_of={root: at for root, at in graph.edge_of.items() if at[0] in segment.edges},
         )
-        return alone, _only(self.model, {call.module for call in calls if call.module}, names)
+        return alone, _only(self.model, names | {call.module for call in calls})
 
     @cached_property
     def _leaves(self) -> dict[str, Leaf]:
@@ -130,36 +130,19 @@ def _edge_widths(size: Size | None, wanted: int) -> dict[int, int]:
     return counts
 
 
-def _only(model: nn.Module, modules: set[str], tensors: set[str]) -> nn.Module:
-    """A module that has these layers and tensors of the model, under their names, and nothing else."""
-    root = nn.Module()
-    layers: set[str] = set()
-    for name in sorted(modules | {tensor.rpartition(".")[0] for tensor in tensors} - {""}):
-        module = model.get_submodule(name)
-        if any(True for _ in module.children()):
-            _parent(root, f"{name}.x")
-        else:
-            _parent(root, name).add_module(name.rpartition(".")[2], module)
-            layers.add(name)
-    parameters, buffers = (
-        dict(model.named_parameters(remove_duplicate=False)),
-        dict(model.named_buffers(remove_duplicate=False)),
-    )
-    for name in sorted(tensors):
-        path, _, last = name.rpartition(".")
-        if path in layers:
-            continue
-        if name in parameters:
-            _parent(root, name).register_parameter(last, parameters[name])
-        else:
-            _parent(root, name).register_buffer(last, buffers[name])
-    return root
-
-
-def _parent(root: nn.Module, name: str) -> nn.Module:
-    """The module that holds `name`, made if it does not exist."""
-    for step in name.split(".")[:-1]:
-        if step not in root._modules:
-            root.add_module(step, nn.Module())
-        root = root.get_submodule(step)
-    return root
+def _only(module: nn.Module, names: set[str], prefix: str = "") -> nn.Module:
+    """A module that has the layers and tensors of these names, under these names, and nothing else."""
+    if not module._modules:
+        return module
+    found = nn.Module()
+    for name, child in module._modules.items():
+        path = prefix + name
+        if child is not None and any(f"{one}.".startswith(f"{path}.") for one in names):
+            found.add_module(name, _only(child, names, f"{path}."))
+    for name, parameter in module._parameters.items():
+        if prefix + name in names:
+            found.register_parameter(name, parameter)
+    for name, buffer in module._buffers.items():
+        if prefix + name in names:
+            found.register_buffer(name, buffer)
+    return found

@@ -166,7 +166,7 @@ def _segment(
         read=read,
         written=written,
         edges=frozenset[int]().union(*(size.edges for size in changing)),
-        kind=kind_of(calls, inputs, labelled, sizes, read, written),
+        kind=kind_of(calls, labelled, sizes, read, written),
         group=group_of(main, program),
         title=title_of(main, calls, program),
     )

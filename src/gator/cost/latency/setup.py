@@ -8,24 +8,19 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any, Literal, get_args
 
 import torch
-from torch.utils import _pytree as pytree
 
 from gator.cost.latency.heap import heap_kept
 from gator.errors import GatorError
 from gator.graph.inputs import Inputs
+from gator.private_torch import pytree
 
 RuntimeName = Literal["eager", "compile", "onnxruntime", "openvino"]
 LatencyMethod = Literal["table", "probe"]
 DtypeName = Literal["float32", "float16", "bfloat16", "float64"]
-DTYPES: dict[str, torch.dtype] = {
-    "float32": torch.float32,
-    "float16": torch.float16,
-    "bfloat16": torch.bfloat16,
-    "float64": torch.float64,
-}
+DTYPES: dict[str, torch.dtype] = {name: getattr(torch, name) for name in get_args(DtypeName)}
 DEVICES = ("cpu", "cuda", "mps")
 Call = tuple[tuple[Any, ...], dict[str, Any]]  # args and kwargs of one forward
 

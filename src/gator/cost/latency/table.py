@@ -10,8 +10,18 @@ from dataclasses import dataclass
 from functools import cached_property
 
 from gator.cost.latency.grid import TimeGrid
-from gator.cost.latency.log import Key, LayerTime, Log, Measurement, NetworkTime, Point, Purpose, as_json, from_json
-from gator.cost.latency.reference import call_ms_of, reference_ms_of
+from gator.cost.latency.log import (
+    Key,
+    LayerTime,
+    Log,
+    Measurement,
+    NetworkTime,
+    Point,
+    Purpose,
+    ReferenceTime,
+    as_json,
+    from_json,
+)
 from gator.cost.latency.segments import Segment
 from gator.cost.latency.steps import LayerSteps, Series, pattern_of, series_widths
 
@@ -31,11 +41,8 @@ class Table:
 
     @cached_property
     def reference_ms(self) -> float | None:
-        return reference_ms_of(self.log)
-
-    @cached_property
-    def call_ms(self) -> float:
-        return call_ms_of(self.log)
+        """The first time of the reference workload; None if the log is empty."""
+        return next((each.ms for each in self.log if isinstance(each, ReferenceTime)), None)
 
     @cached_property
     def grids(self) -> dict[tuple[str, Point], TimeGrid]:

@@ -26,7 +26,7 @@ class TablePrices(Prices):
         self._layers, self.fit = layers, fit
 
     def total(self, widths: Widths) -> float:
-        return self.fit.total(self._layers.parts(widths, self.fit.call_ms))
+        return self.fit.total(self._layers.parts(widths, self.fit.alone_ms))
 
     def per_channel(self, widths: Widths) -> Floats:
         """The slope around the living widths, without steps: a single channel saves nothing, a block of channels does."""

@@ -15,6 +15,7 @@ import torch
 
 from gator.graph.labels import Axes, Axis, Labels
 from gator.graph.program import Call, Ref
+from gator.private_torch import OpOverload
 
 if TYPE_CHECKING:
     from gator.graph.analysis import Analysis
@@ -36,7 +37,7 @@ def rule(*packets: Any) -> Callable[[Rule], Rule]:
     return register
 
 
-def find(op: torch._ops.OpOverload) -> Rule | None:
+def find(op: OpOverload) -> Rule | None:
     """The rule of an operator: its own, or the pointwise one if torch marks it so."""
     found = _RULES.get(op.overloadpacket)
     if found is None and torch.Tag.pointwise in op.tags:
@@ -44,7 +45,7 @@ def find(op: torch._ops.OpOverload) -> Rule | None:
     return found
 
 
-def has_rule(op: torch._ops.OpOverload) -> bool:
+def has_rule(op: OpOverload) -> bool:
     return find(op) is not None
 
 

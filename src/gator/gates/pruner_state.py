@@ -48,12 +48,13 @@ _BUDGET_KEYS = ("target", "least", "round_to", "recalibrated", "pricing_state")
 
 def check_saved(state: Mapping[str, Any], unit: str) -> None:
     """Raise unless this is the state of a pruner that this version can read, with a cost in the same unit."""
+    found = state.get("format", FORMAT)
+    if found != FORMAT:
+        hint = "upgrade gator" if found > FORMAT else "start the run again"
+        raise GatorError(f"the state has format {found}, this version reads format {FORMAT}; {hint}")
     missing = [key for key in _KEYS if key not in state] or [key for key in _BUDGET_KEYS if key not in state["budget"]]
     if missing:
         raise GatorError(f"this is not the state of a pruner: it has no {missing[0]!r}")
-    if state["format"] != FORMAT:
-        hint = "upgrade gator" if state["format"] > FORMAT else "start the run again"
-        raise GatorError(f"the state has format {state['format']}, this version reads format {FORMAT}; {hint}")
     if state["unit"] != unit:
         raise GatorError(f"the state was saved with a cost in {state['unit']}, this one is in {unit}; pass the same cost=")
 
