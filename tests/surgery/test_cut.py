@@ -418,3 +418,21 @@ def test_a_branch_that_only_padding_is_left_of() -> None:
     model, x = randomised(Padded()), torch.randn(2, 3, 4, 4).double()
     graph = gator.trace(model, x)
     assert_masked_equals_cut(model, x, graph, {"branch": []})
+
+
+def test_a_constant_that_is_split_into_unequal_parts() -> None:
+    class Split(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.inner, self.outer = nn.Conv2d(3, 4, 1), nn.Conv2d(4, 6, 1)
+            self.left, self.right = nn.Conv2d(3, 3, 1), nn.Conv2d(3, 3, 1)
+            self.one, self.two = nn.Conv2d(3, 2, 1), nn.Conv2d(3, 2, 1)
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            left, right = self.outer(F.relu(self.inner(x))).chunk(2, 1)
+            return self.one(F.relu(left + self.left(x))) + self.two(F.relu(right + self.right(x)))
+
+    model, x = randomised(Split()), torch.randn(2, 3, 4, 4).double()
+    graph = gator.trace(model, x)
+    assert [edge.width for edge in graph.edges] == [4, 3, 3]
+    assert_masked_equals_cut(model, x, graph, {"inner": [], graph.edges[1].name: [1]})

@@ -7,7 +7,7 @@ Every other call is the operator it was. What a mask or a cut changes is in emit
 from __future__ import annotations
 
 import operator
-from abc import ABC, abstractmethod
+from abc import abstractmethod
 from collections import namedtuple
 from collections.abc import Mapping
 from functools import cached_property
@@ -24,16 +24,19 @@ from gator.private_torch import BatchNorm, InstanceNorm, OpOverload, children_of
 from gator.surgery.fate import Fate, check_connected, decide
 from gator.surgery.layers import Leaf, leaves_of
 from gator.surgery.plan import Mask, Plan
+from gator.surgery.sizes import Cutting
+from gator.surgery.writer import Writer
 
 aten = torch.ops.aten
 
 
-class Emitter(ABC):
+class Emitter(Writer):
     """Builds the graph of one program. `objects` collects what it refers to: target name -> module or tensor."""
 
     def __init__(self, plan: Plan, mode: Mode, model: nn.Module, canonical: Mapping[str, str]) -> None:
         self.plan = plan
         self.mode: Mode = mode
+        self.cutting = Cutting(plan, mode)
         self.model = model
         self.labelled = plan.graph.of(mode)
         self.program: Program = self.labelled.program
@@ -50,7 +53,7 @@ class Emitter(ABC):
         check_connected(plan, mode, self.fate)
 
     @cached_property
-    def call_names(self) -> tuple[str, ...]:
+    def call_names(self) -> dict[int, str]:
         return call_names(self.program)
 
     def emit(self) -> fx.Graph:
@@ -123,15 +126,15 @@ class Emitter(ABC):
         """The shape a value has in this graph."""
         return self.program.values[value].shape
 
-    def touched(self, call: Call) -> bool:
-        values = [v for _, v in call.tensors()] + [v for v in call.outputs if v is not None]
-        return any(self.plan.alive(labels) is not None for v in values for labels in self.labelled.axes[v])
+    def call(self, op: Any, args: tuple[Any, ...], keywords: dict[str, Any] | None = None) -> Any:
+        return self.graph.call_function(op, args, keywords)
 
-    def memory_is_written(self, call: Call) -> bool:
-        """Whether an in-place call writes into what this view shows: then it must stay a view."""
-        values = self.program.values
-        shown, made = values[call.value_at("self")].storage, values[call.outputs[0] or 0].storage
-        return shown == made and any(c.mutates is not None and values[c.mutates].storage == shown for c in self.program.calls)
+    def call_op(self, op: Any, args: dict[str, Any]) -> fx.Node:
+        node: fx.Node = super().call_op(op, args)
+        return node
+
+    def device(self) -> fx.Node:
+        return self.graph.call_function(getattr, (self._first_input, "device"))
 
     def size(self, size: int) -> int | fx.Node:
         """A size as an argument: a number, or computed from the batch."""
@@ -256,7 +259,7 @@ class Emitter(ABC):
         if isinstance(arg, (list, tuple)):
             return [self._argument(item) for item in arg if not self._is_gone(item)]
         if isinstance(arg, torch.device):
-            return self.graph.call_function(getattr, (self._first_input, "device"))
+            return self.device()
         return arg
 
     def _kept_by_a_layer(self, call: Call) -> bool:
@@ -267,19 +270,6 @@ class Emitter(ABC):
             return False
         module = self.model.get_submodule(call.module)
         return type(module).forward in (BatchNorm.forward, InstanceNorm.forward)
-
-    def call_op(self, op: Any, args: dict[str, Any]) -> fx.Node:
-        """The operator with arguments by name, positional as far as they go."""
-        positional, keywords, gap = [], {}, False
-        for argument in op._schema.arguments:
-            if argument.name not in args:
-                gap = True
-                continue
-            if gap or argument.kwarg_only:
-                keywords[argument.name] = args[argument.name]
-            else:
-                positional.append(args[argument.name])
-        return self.graph.call_function(op, tuple(positional), keywords)
 
     def plain(self, call: Call, leaf: Leaf | None, args: dict[str, Any]) -> fx.Node:
         if leaf is not None:

@@ -13,7 +13,7 @@ from gator.surgery.emit import Emitter
 from gator.surgery.fold import SUMS, Folder
 from gator.surgery.layers import Leaf
 from gator.surgery.plan import Plan
-from gator.surgery.rewrite import REWRITES
+from gator.surgery.rewrite import rewritten
 from gator.surgery.slice import narrowed
 
 aten = torch.ops.aten
@@ -61,9 +61,7 @@ class CutEmitter(Emitter):
         if leaf is None:
             if call.mutates is not None and call.mutates in self.fate.folded:
                 return self._out_of_place(call, args)
-            rewrite = REWRITES.get(call.packet)
-            if rewrite is not None:
-                return rewrite(self, call, args)
+            return rewritten(self, call, args)
         return self.plain(call, leaf, args)
 
     def instead(self, call: Call) -> fx.Node | None:

@@ -17,10 +17,11 @@ from gator.errors import CutError
 from gator.graph.call_names import module_of, operator_of
 from gator.graph.labels import Axis
 from gator.graph.memory import without_data
-from gator.graph.program import Call, Mode, Ref, map_refs
+from gator.graph.program import BatchInt, Call, Mode, Ref, map_refs
 from gator.surgery.cut_plan import PREFIX, Constant, Omitted, Remains
-from gator.surgery.rewrite import static_arguments
+from gator.surgery.rewrite import rewritten
 from gator.surgery.slice import narrowed, without_denormals_
+from gator.surgery.writer import Writer
 
 if TYPE_CHECKING:
     from gator.surgery.emit import Emitter
@@ -117,10 +118,7 @@ class Folder:
         key = (emitter.mode, value)
         if key not in self._values:
             found = emitter.program.values[value]
-            if value in emitter.fate.empty:  # padded, say
-                device = next(emitter.model.parameters()).device
-                self._values[key] = torch.empty([int(s) for s in emitter.shape(value)], dtype=found.dtype, device=device)
-            elif found.origin == "call":
+            if found.origin == "call":
                 self._evaluate(emitter, _maker(emitter, value))
             elif found.origin == "attribute":
                 owner, _, attribute = found.name.rpartition(".")
@@ -144,17 +142,18 @@ class Folder:
 
     def _run(self, emitter: Emitter, call: Call) -> Any:
         empty = emitter.fate.empty
-        args: dict[str, Any] = {
+        left = {
             name: [x for x in arg if not (isinstance(x, Ref) and x.id in empty)] if isinstance(arg, list) else arg
-            for name, arg in static_arguments(emitter, call).items()
+            for name, arg in call.args.items()
+            if not (isinstance(arg, Ref) and arg.id in empty)
         }
-        args = {name: map_refs(arg, lambda ref: self._value(emitter, ref.id)) for name, arg in args.items()}
+        args = {name: _as_numbers(map_refs(arg, lambda ref: self._value(emitter, ref.id))) for name, arg in left.items()}
         for name in ("train", "training", "use_input_stats"):
             if name in args:
                 args[name] = False  # constants have no batch to take statistics from, and nothing to drop
         if call.mutates is not None:
             args["self"] = args["self"].clone()
-        return call.op(**args)
+        return rewritten(_Evaluator(emitter), call, args)
 
     def _bias(self, emitter: Emitter, call: Call) -> torch.Tensor:
         """What a sum over nothing gives: zeros, plus the bias."""
@@ -171,6 +170,36 @@ class Folder:
             rank = len(emitter.program.values[call.value_at("weight")].shape) - 2
             tensor = tensor.reshape(-1, *[1] * rank)
         return tensor.expand(shape).clone()
+
+
+class _Evaluator(Writer):
+    """Runs rewritten calls at once, on tensors, with the batch that was recorded."""
+
+    def __init__(self, emitter: Emitter) -> None:
+        self.cutting = emitter.cutting
+        self._device = next(emitter.model.parameters()).device
+
+    def call(self, op: Any, args: tuple[Any, ...], keywords: dict[str, Any] | None = None) -> Any:
+        return op(*args, **(keywords or {}))
+
+    def size(self, size: int) -> int:
+        return int(size)
+
+    def sizes(self, value: int) -> list[int]:
+        return [int(size) for size in self.cutting.after(value)]
+
+    def index_tensor(self, positions: Any, name: str) -> torch.Tensor:  # noqa: ARG002
+        return torch.as_tensor(positions, device=self._device)
+
+    def device(self) -> torch.device:
+        return self._device
+
+
+def _as_numbers(arg: Any) -> Any:
+    """Sizes that follow the batch as those of the recorded batch."""
+    if isinstance(arg, (list, tuple)):
+        return type(arg)(_as_numbers(item) for item in arg)
+    return int(arg) if isinstance(arg, BatchInt) else arg
 
 
 # Zero in, zero out.

@@ -10,10 +10,11 @@ from torch import nn
 
 from gator.graph.bake import baked_copy, needs_baking, results_kept
 from gator.graph.memory import memory_of
-from gator.graph.program import MODES, BatchInt, Mode
+from gator.graph.program import MODES, BatchInt, Call
 from gator.graph.trace import named_tensors
 from gator.surgery.layers import touched_layers, update_fields_
 from gator.surgery.plan import Mask, Plan
+from gator.surgery.sizes import Cutting, new_arguments
 
 aten = torch.ops.aten
 _WIDE = (torch.float32, torch.float64, torch.bfloat16)  # with numbers down to 1e-38 and below
@@ -90,59 +91,21 @@ def canonical_names(model: nn.Module) -> dict[str, str]:
 def layer_facts(plan: Plan) -> dict[str, dict[str, Any]]:
     """What weights alone do not tell about a layer after the cut: groups, and shapes of layers without weights."""
     facts: dict[str, dict[str, Any]] = {}
-    for mode, labelled in zip(MODES, plan.graph.programs, strict=True):
-        for call in labelled.program.calls:
-            found = _facts(plan, mode, call)
+    for cutting in (Cutting(plan, mode) for mode in MODES):
+        for call in cutting.program.calls:
+            found = _facts(cutting, call)
             if found and call.module:
                 facts.setdefault(call.module, {}).update(found)
     return facts
 
 
-def _facts(plan: Plan, mode: Mode, call: Any) -> dict[str, Any]:
-    if call.packet in _CONVS and call.args.get("groups", 1) > 1:
-        return {"groups": new_groups(plan, mode, call)}
-    if call.packet in (aten.layer_norm, aten.rms_norm):
-        return {"normalized_shape": new_normalized_shape(plan, mode, call)}
+def _facts(cutting: Cutting, call: Call) -> dict[str, Any]:
+    found = {name: value for name, value in new_arguments(cutting, call).items() if name in _FACTS}
     if call.packet in (aten.batch_norm, aten.instance_norm, aten.group_norm):
-        shape = plan.shape(mode, call.value_at("input"))
+        shape = cutting.after(call.value_at("input"))
         channels = shape[1] if len(shape) > 1 else shape[0]
-        if isinstance(channels, BatchInt):
-            return {}
-        found: dict[str, Any] = {"channels": int(channels)}
-        if call.packet is aten.group_norm:
-            found["num_groups"] = new_num_groups(plan, mode, call)
-        return found
-    return {}
+        return {} if isinstance(channels, BatchInt) else {**found, "channels": int(channels)}
+    return found
 
 
-_CONVS = (
-    aten.conv1d, aten.conv2d, aten.conv3d, aten.convolution, aten.conv_transpose1d, aten.conv_transpose2d,
-    aten.conv_transpose3d,
-)  # fmt: skip
-
-
-def new_groups(plan: Plan, mode: Mode, call: Any) -> int:
-    """Groups of a convolution after the cut: as many as before, or the living ones where whole groups go."""
-    labelled = plan.graph.of(mode)
-    groups: int = call.args.get("groups", 1)
-    if labelled.choices.get(call.index) != "groups":
-        return groups
-    value = call.value_at("input")
-    rank = len(labelled.program.values[call.value_at("weight")].shape) - 2
-    axis = len(labelled.program.values[value].shape) - rank - 1
-    total = int(labelled.program.values[value].shape[axis])
-    return groups * int(plan.shape(mode, value)[axis]) // total
-
-
-def new_num_groups(plan: Plan, mode: Mode, call: Any) -> int:
-    labelled = plan.graph.of(mode)
-    groups: int = call.args["num_groups"]
-    if labelled.choices.get(call.index) != "groups":
-        return groups
-    value = call.value_at("input")
-    return groups * int(plan.shape(mode, value)[1]) // int(labelled.program.values[value].shape[1])
-
-
-def new_normalized_shape(plan: Plan, mode: Mode, call: Any) -> list[int]:
-    shape = plan.shape(mode, call.value_at("input"))
-    return [int(size) for size in shape[len(shape) - len(call.args["normalized_shape"]) :]]
+_FACTS = ("groups", "num_groups", "normalized_shape")

@@ -9,9 +9,7 @@ from typing import Any
 from gator.cost.latency.size import Size, Sizes
 from gator.graph.analysis import ProgramLabels
 from gator.graph.program import BatchInt, Call, Program, Ref
-
-# Arguments that repeat sizes, which the shapes say already.
-_SIZES = ("size", "shape", "repeats", "dims", "split_size", "split_sizes", "normalized_shape", "pad", "num_groups")
+from gator.surgery.sizes import size_arguments
 
 
 def kind_of(calls: Sequence[Call], labelled: ProgramLabels, sizes: Sizes, read: Size | None, written: Size | None) -> str:
@@ -38,8 +36,9 @@ def kind_of(calls: Sequence[Call], labelled: ProgramLabels, sizes: Sizes, read: 
 
     lines = []
     for call in calls:
-        by_group = labelled.choices.get(call.index) == "groups"  # then pruning changes the number of groups
-        skipped = {*_SIZES, "groups"} if by_group else _SIZES
+        skipped = set(size_arguments(call.packet).told_by_shapes)
+        if labelled.choices.get(call.index) != "groups":  # else pruning changes the number of groups
+            skipped.discard("groups")
         arguments = [f"{name}={argument(arg)}" for name, arg in sorted(call.args.items()) if name not in skipped]
         results = [tensor(value) for value in call.outputs if value is not None]
         lines.append(f"{'; '.join(results)} = {call.op}({', '.join(arguments)})")

@@ -272,14 +272,14 @@ def by_axis(scope: Scope) -> Sequence[Axes] | None:
     axes, shape = scope.axes("self"), scope.shape("self")
     if scope.call.packet is aten.roll and not scope.get("dims"):
         return None
+    along = [1] if scope.call.packet is aten.channel_shuffle else [d % len(axes) for d in scope.get("dims")]
     for axis, labels in enumerate(axes):
-        if labels is None or (scope.call.packet is aten.channel_shuffle and axis != 1):
+        if labels is None or axis not in along:
             continue
         probe = torch.arange(int(shape[axis])).reshape([-1 if a == axis else 1 for a in range(len(shape))])
         coordinates = _run(scope, probe).reshape(-1).numpy()
-        if not np.array_equal(coordinates, np.arange(len(labels))):
-            axes[axis] = labels[coordinates]
-            scope.moved(axis, axis, coordinates)
+        axes[axis] = labels[coordinates]
+        scope.moved(axis, axis, coordinates)
     return [tuple(axes)]
 
 

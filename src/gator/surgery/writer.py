@@ -1,0 +1,68 @@
+"""Where rewritten calls go: into a graph that is being built (emit.py), or straight to torch, to compute constants (fold.py).
+
+The rewrites of rewrite.py are written against this, so that both do the same with every operator.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from typing import Any
+
+import torch
+
+from gator.graph.program import BatchInt, Call
+from gator.surgery.sizes import Cutting
+
+aten = torch.ops.aten
+
+
+class Writer(ABC):
+    """Takes calls of one program as they are after a cut. Tensors are nodes of a graph, or real ones."""
+
+    cutting: Cutting
+
+    @abstractmethod
+    def call(self, op: Any, args: tuple[Any, ...], keywords: dict[str, Any] | None = None) -> Any:
+        """Call an operator."""
+
+    @abstractmethod
+    def size(self, size: int) -> Any:
+        """A size as an argument."""
+
+    @abstractmethod
+    def sizes(self, value: int) -> list[Any]:
+        """The shape of a value as an argument of a reshape."""
+
+    @abstractmethod
+    def index_tensor(self, positions: Any, name: str) -> Any:
+        """Positions on an axis as a tensor."""
+
+    @abstractmethod
+    def device(self) -> Any:
+        """The device the network runs on."""
+
+    def argument(self, value: Any) -> Any:
+        """A new argument: sizes, or lists of them, and whatever else stays as it is."""
+        if isinstance(value, (list, tuple)):
+            return [self.argument(item) for item in value]
+        return self.size(value) if isinstance(value, BatchInt) else value
+
+    def call_op(self, op: Any, args: dict[str, Any]) -> Any:
+        """The operator with arguments by name, positional as far as they go."""
+        positional, keywords, gap = [], {}, False
+        for argument in op._schema.arguments:
+            if argument.name not in args:
+                gap = True
+                continue
+            if gap or argument.kwarg_only:
+                keywords[argument.name] = args[argument.name]
+            else:
+                positional.append(args[argument.name])
+        return self.call(op, tuple(positional), keywords)
+
+    def memory_is_written(self, call: Call) -> bool:
+        """Whether an in-place call writes into what this view shows: then it must stay a view."""
+        program = self.cutting.program
+        values = program.values
+        shown, made = values[call.value_at("self")].storage, values[call.outputs[0] or 0].storage
+        return shown == made and any(c.mutates is not None and values[c.mutates].storage == shown for c in program.calls)
