@@ -19,19 +19,19 @@ class Rewritten:
     origins: ClassVar[Mapping[CodeType, Mapping[int, str]]] = {}  # code -> line -> name of the call
 
 
-def call_names(program: Program) -> tuple[str, ...]:
-    """A name for every call, "layer1.0.bn2/batch_norm/0": the first batch_norm that runs in layer1.0.bn2."""
+def call_names(program: Program) -> dict[int, str]:
+    """A name for every call by its index, "layer1.0.bn2/batch_norm/0": the first batch_norm that runs in layer1.0.bn2."""
     counts: dict[str, int] = {}
-    names = []
+    names: dict[int, str] = {}
     for call in program.calls:
         place = f"{call.module}/{call.packet.__name__}"
         # Inside a layer of a rewritten network other calls run than the one the line stands for: counters of batches.
         if call.origin and (not call.module or call.origin.rpartition("/")[0] == place):
-            names.append(call.origin)
+            names[call.index] = call.origin
             continue
         counts[place] = counts.get(place, -1) + 1
-        names.append(f"{place}/{counts[place]}")
-    return tuple(names)
+        names[call.index] = f"{place}/{counts[place]}"
+    return names
 
 
 def module_of(name: str) -> str:

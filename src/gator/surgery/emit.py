@@ -50,7 +50,7 @@ class Emitter(ABC):
         check_connected(plan, mode, self.fate)
 
     @cached_property
-    def call_names(self) -> tuple[str, ...]:
+    def call_names(self) -> dict[int, str]:
         return call_names(self.program)
 
     def emit(self) -> fx.Graph:
