@@ -14,6 +14,7 @@ from torch.utils import _pytree as pytree
 
 import gator
 from gator import zoo
+from gator.graph.bake import needs_baking
 
 X = torch.zeros(2, 3, 32, 32)
 
@@ -80,12 +81,14 @@ def on_a_fake_gpu(model: nn.Module) -> nn.Module:
     return model
 
 
-NEEDS_CUDA = ("not linked with support for cuda", "not compiled with CUDA", "compiled without cuDNN")
+NEEDS_CUDA = ("not linked with support for cuda", "not compiled with CUDA", "compiled without cuDNN", "no NVIDIA driver", "CUDA driver")
 
 
-@pytest.mark.parametrize("name", sorted(set(CASES) - {"tied_by_storage", "old_weight_norm", "spectral_norm"}))
+@pytest.mark.parametrize("name", sorted(set(CASES) - {"tied_by_storage"}))
 def test_a_gpu_makes_no_difference(name: str) -> None:
     model, inputs, _ = CASES[name]()
+    if needs_baking(model):
+        pytest.skip("fake tensors cannot be copied")
     expected = widths(gator.trace(model, inputs))
     inputs = pytree.tree_map(lambda x: fake(x) if isinstance(x, Tensor) else x, inputs)
     try:
