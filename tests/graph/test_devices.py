@@ -81,7 +81,13 @@ def on_a_fake_gpu(model: nn.Module) -> nn.Module:
     return model
 
 
-NEEDS_CUDA = ("not linked with support for cuda", "not compiled with CUDA", "compiled without cuDNN", "no NVIDIA driver", "CUDA driver")
+NEEDS_CUDA = (
+    "not linked with support for cuda",
+    "not compiled with CUDA",
+    "compiled without cuDNN",
+    "no NVIDIA driver",
+    "CUDA driver",
+)
 
 
 @pytest.mark.parametrize("name", sorted(set(CASES) - {"tied_by_storage"}))

@@ -114,7 +114,7 @@ class _PartEmitter(CutEmitter):
         self._leaves, self._network, self.batch = dict(leaves), network, batch
 
     @cached_property
-    def call_names(self) -> tuple[str, ...]:
+    def call_names(self) -> dict[int, str]:
         return call_names(self._network)  # the calls of a part keep the indices that they have there
 
     def size(self, size: int) -> int:
