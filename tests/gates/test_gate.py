@@ -11,7 +11,6 @@ from torch import nn
 
 import gator
 from gator.gates.gate import Gates, drawn_gates
-from gator.gates.read import conv_of_gated, gated_conv
 from gator.zoo.digits import DigitsBlock
 
 
@@ -123,63 +122,6 @@ def test_open_gates_leave_a_step_as_it_is():
         for one, other in zip(model.parameters(), plain.parameters(), strict=True):
             assert torch.allclose(one.grad, other.grad, rtol=1e-9, atol=1e-12)
         pruner.detach()
-
-
-@pytest.mark.parametrize("rows", [1, 5])
-@pytest.mark.parametrize("share", [0.05, 0.6])
-@pytest.mark.parametrize("groups", [1, 2])
-@pytest.mark.parametrize("channels_last", [False, True])
-@pytest.mark.parametrize("small", [0, 1 << 16], ids=["large", "small"])
-def test_the_quick_convolution_is_the_plain_one(rows, share, groups, channels_last, small, monkeypatch):
-    """Closed slices set to zero for a moment give what multiplication gives, forward and backward, and are put back."""
-    monkeypatch.setattr("gator.gates.read._SMALL", small)
-    channels = 12
-    x = torch.randn(5, channels, 6, 6, dtype=torch.float64)
-    if channels_last:
-        x = x.contiguous(memory_format=torch.channels_last)
-    weight = torch.randn(8, channels // groups, 3, 3, dtype=torch.float64)
-    bias, gate = torch.randn(8, dtype=torch.float64), torch.ones(rows, channels if rows > 1 else channels // groups).double()
-    gate.view(-1)[: max(1, int(share * gate.numel()))] = 0
-    leaves = [t.clone().requires_grad_() for t in (x, weight, bias, gate)]
-    plain = [t.clone().requires_grad_() for t in (x, weight, bias, gate)]
-    for tensor in leaves[:2]:
-        assert tensor.grad_fn is None
-    before = [t.detach().clone() for t in leaves]
-    quick = gated_conv(*leaves, rows == 1, [2], [1], [1], groups)
-    assert type(quick.grad_fn).__name__ == "_GatedConvBackward"
-    a, b, c, g = plain
-    if rows == 1:
-        expected = nn.functional.conv2d(a, b * g[0][None, :, None, None], c, 2, 1, 1, groups)
-    else:
-        expected = nn.functional.conv2d(a * g[:, :, None, None], b, c, 2, 1, 1, groups)
-    assert torch.allclose(quick, expected, rtol=1e-12)
-    slope = torch.randn_like(expected)
-    (quick * slope).sum().backward()
-    (expected * slope).sum().backward()
-    for one, other, held in zip(leaves, plain, before, strict=True):
-        assert torch.equal(one.detach(), held)
-        assert torch.allclose(one.grad, other.grad, rtol=1e-10, atol=1e-12)
-
-
-@pytest.mark.parametrize("tiny", [0, 1 << 16], ids=["in_rows", "broadcast"])
-@pytest.mark.parametrize("shape", [(8, 12, 3, 3), (8, 12, 1, 1), (80, 12, 3, 3)], ids=["3x3", "1x1", "weight_larger_than_x"])
-def test_a_small_convolution_is_a_product(shape, tiny, monkeypatch):
-    monkeypatch.setattr("gator.gates.read._TINY", tiny)
-    leaves = [torch.randn(s, dtype=torch.float64) for s in ((5, 12, 6, 6), shape)]
-    gate = torch.ones(1, 12, dtype=torch.float64)
-    gate[0, :3] = 0
-    leaves = [t.requires_grad_() for t in (*leaves, gate)]
-    plain = [t.detach().clone().requires_grad_() for t in leaves]
-    found = conv_of_gated(*leaves[:2], None, leaves[2], True, [2], [1], [1], 1)
-    assert type(found.grad_fn).__name__ == "ConvolutionBackward0"
-    x, weight, g = plain
-    expected = nn.functional.conv2d(x, weight * g[0][None, :, None, None], None, 2, 1)
-    slope = torch.randn_like(expected)
-    (found * slope).sum().backward()
-    (expected * slope).sum().backward()
-    assert torch.allclose(found, expected, rtol=1e-12)
-    for one, other in zip(leaves, plain, strict=True):
-        assert torch.allclose(one.grad, other.grad, rtol=1e-10, atol=1e-12)
 
 
 def test_depthwise_convolutions_carry_a_gate_on_without_reading_it_twice():

@@ -10,8 +10,6 @@ import sys
 import pytest
 from training.small import set_options, tensors_of
 
-pytestmark = pytest.mark.trains
-
 # What each process closes, step by step, goes into a file of its own; so do the files it writes.
 SPY = """
 import hashlib, os, sys
@@ -48,6 +46,7 @@ def torchrun(*args: str, folder, launcher: tuple[str, ...] = TORCHRUN, code: str
     return subprocess.run([*command, *args], capture_output=True, text=True, check=False, timeout=600)
 
 
+@pytest.mark.trains
 @pytest.mark.parametrize(
     ("per", "launcher"),
     [
@@ -75,6 +74,7 @@ def test_two_processes_agree_on_every_mask(per, launcher, tmp_path) -> None:
     assert json.loads((tmp_path / "run" / "environment.json").read_text())["processes"] == 2
 
 
+@pytest.mark.trains
 @pytest.mark.slow
 def test_two_processes_resume_a_run(tmp_path) -> None:
     args = ("prune", "digits", *set_options("run.checkpoint_seconds=0"), "--out")

@@ -10,15 +10,16 @@ import numpy as np
 import torch
 from torch import Tensor, fx, nn
 
-from gator.gates.read import conv_of_gated, multiplied
+from gator.gates.read import closed_channels, conv_of_gated_input, conv_of_gated_weight, multiplied
 from gator.gates.sites import Site, Units
-from gator.graph.program import BatchInt, Call, Mode
+from gator.graph.program import BatchInt, Call, Mode, Ref
 from gator.surgery.emit_masked import FILL, MaskedEmitter
 from gator.surgery.layers import Leaf
 from gator.surgery.plan import Plan
 
 aten = torch.ops.aten
 _CONVS = (aten.conv1d, aten.conv2d, aten.conv3d)
+_RELUS = (aten.relu, aten.relu_)
 _EXTREMES = {kind: fill for kind, fill in FILL.items() if kind != "sum"}
 
 
@@ -41,19 +42,19 @@ class GatedEmitter(MaskedEmitter):
         self._picked: dict[Any, fx.Node] = {}
         self._parts: dict[bool, fx.Node] = {}
         self._products: dict[Any, fx.Node] = {}
+        self._closed: dict[fx.Node, fx.Node] = {}
+        self._maker = {value: call.index for call in self.program.calls for value in call.outputs if value is not None}
+        self._absorbed = self._relus_of_convolutions()
 
     def write(self, call: Call, leaf: Leaf | None, args: dict[str, Any]) -> Any:
         sites = self._sites.get(call.index, [])
+        if call.index in self._absorbed:
+            return args["self"]
         if not sites or (call.packet is aten.batch_norm and call.value_at("input") in self.fate.folded):
             return super().write(call, leaf, args)
         sums = [site for site in sites if site.kind == "sum"]
-        if len(sites) == 1 and sums and call.packet in _CONVS and self._whole_rows(sites[0]):
-            get = args.get
-            settings = (get("stride", [1]), get("padding", [0]), get("dilation", [1]), get("groups", 1))
-            on_weight = sites[0].argument[0] == "weight"
-            return self.graph.call_function(
-                conv_of_gated, (args["input"], args["weight"], get("bias"), self._rows_of(sites[0]), on_weight, *settings)
-            )
+        if self._is_gated_conv(call):
+            return self._gated_conv(call, args, sites[0])
         for site in sums:
             leaf = leaf if leaf is not None and site.argument == (leaf.data, None) else None
             args = self._with(args, site, self._times(self._argument_at(args, site), site))
@@ -68,11 +69,47 @@ class GatedEmitter(MaskedEmitter):
             return self.over_the_living(call, args, dead)
         return super().write(call, leaf, args)
 
-    def _whole_rows(self, site: Site) -> bool:
+    def _is_gated_conv(self, call: Call) -> bool:
         """A convolution in its usual form: examples on axis 0, channels on axis 1, or the weight gated instead."""
+        sites = self._sites.get(call.index, [])
+        if len(sites) != 1 or call.packet not in _CONVS or sites[0].kind != "sum" or sites[0].axis != 1:
+            return False
+        return sites[0].argument[0] == "weight" or sites[0].batch_axis == 0
+
+    def _gated_conv(self, call: Call, args: dict[str, Any], site: Site) -> fx.Node:
+        get = args.get
+        settings = (get("stride", [1]), get("padding", [0]), get("dilation", [1]), get("groups", 1))
+        rows = self._rows_of(site)
         if site.argument[0] == "weight":
-            return site.axis == 1
-        return site.axis == 1 and site.batch_axis == 0
+            return self.graph.call_function(conv_of_gated_weight, (args["input"], args["weight"], get("bias"), rows, *settings))
+        if rows not in self._closed:
+            # Early in the graph, where all draws are looked at together: amid large convolutions every small call is slow.
+            with self.graph.inserting_after(rows):
+                self._closed[rows] = self.graph.call_function(closed_channels, (rows,))
+        relu = self._maker.get(site.value) in self._absorbed
+        gated = (args["input"], args["weight"], get("bias"), rows, self._closed[rows], relu)
+        return self.graph.call_function(conv_of_gated_input, (*gated, *settings))
+
+    def _relus_of_convolutions(self) -> frozenset[int]:
+        """ReLUs whose result is read by one gated convolution and by nothing else: it computes them itself."""
+        values = self.program.values
+        seen = {value.storage for value in values if value.origin != "call"}  # by others than this graph
+        seen |= {values[leaf.id].storage for leaf in self.program.outputs[0] if isinstance(leaf, Ref)}
+        readers: dict[int, list[Call]] = {}
+        for call in self.program.calls:
+            for _, value in call.tensors():
+                readers.setdefault(values[value].storage, []).append(call)
+        found = set()
+        for call in self.program.calls:
+            result = call.outputs[0] if call.packet in _RELUS and not call.frozen else None
+            if result is None or values[result].storage in seen:
+                continue
+            later = [reader for reader in readers.get(values[result].storage, ()) if reader.index > call.index]
+            if len(later) == 1 and self._is_gated_conv(later[0]):
+                site = self._sites[later[0].index][0]
+                if site.argument[0] == "input" and site.value == result:
+                    found.add(call.index)
+        return frozenset(found)
 
     def _argument_at(self, args: dict[str, Any], site: Site) -> Any:
         name, position = site.argument
@@ -103,10 +140,11 @@ class GatedEmitter(MaskedEmitter):
                 node = self._of_edge(edge, one_row=site.batch_axis is None)
             else:
                 index = self.index_tensor(units, f"_units_{self.mode}_{len(self._picked)}")
-                node = self._gates
+                with self.graph.inserting_after(index):
+                    node = self.graph.call_function(aten.index_select.default, (self._gates, 1, index))
                 if site.batch_axis is None:
-                    node = self.graph.call_function(aten.slice.Tensor, (node, 0, 0, 1))
-                node = self.graph.call_function(aten.index_select.default, (node, 1, index))
+                    with self.graph.inserting_after(node):
+                        node = self.graph.call_function(aten.slice.Tensor, (node, 0, 0, 1))
             self._picked[key] = node
         return self._picked[key]
 
@@ -128,7 +166,8 @@ class GatedEmitter(MaskedEmitter):
                     node = self.graph.call_function(aten.slice.Tensor, (node, 0, 0, 1))
             with self.graph.inserting_after(node):
                 self._parts[one_row] = self.graph.call_function(aten.split_with_sizes.default, (node, widths, 1))
-        return self.graph.call_function(operator.getitem, (self._parts[one_row], edge))
+        with self.graph.inserting_after(self._parts[one_row]):
+            return self.graph.call_function(operator.getitem, (self._parts[one_row], edge))
 
     def _spread(self, site: Site) -> fx.Node:
         """The gates of a site, shaped to multiply the argument."""

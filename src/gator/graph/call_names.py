@@ -20,7 +20,7 @@ class Rewritten:
 
 
 def call_names(program: Program) -> dict[int, str]:
-    """A name for every call, by its index, "layer1.0.bn2/batch_norm/0": the first batch_norm that runs in layer1.0.bn2."""
+    """A name for every call by its index, "layer1.0.bn2/batch_norm/0": the first batch_norm that runs in layer1.0.bn2."""
     counts: dict[str, int] = {}
     names: dict[int, str] = {}
     for call in program.calls:

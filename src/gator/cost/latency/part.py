@@ -20,6 +20,7 @@ from gator.cost.latency.setup import Call, Setup
 from gator.cost.latency.size import Size
 from gator.graph.analysis import ProgramLabels
 from gator.graph.bake import baked
+from gator.graph.call_names import call_names
 from gator.graph.hypergraph import Hypergraph
 from gator.graph.program import BatchInt, Program, Ref
 from gator.private_torch import pytree
@@ -48,7 +49,7 @@ class Part:
         kept = {graph.edges[index].name: evenly_spaced(graph.edges[index].width, n) for index, n in counts.items()}
         plan = Plan(graph, kept)
         batch = setup.batch or graph.inputs.batch or 0
-        emitter = _PartEmitter(plan, sliced_copy(layers, plan), self._leaves, batch)
+        emitter = _PartEmitter(plan, sliced_copy(layers, plan), self._leaves, self.graph.eval.program, batch)
         written = emitter.emit()
         return fx.GraphModule(dict(emitter.objects), written), setup.placed((self._inputs(plan, batch), {}))
 
@@ -106,12 +107,15 @@ def length_at(size: int, batch: int) -> int:
 
 
 class _PartEmitter(CutEmitter):
-    """Writes sizes as plain numbers, since the batch is known. The leaf layers are those found in the whole network."""
+    """Writes sizes as plain numbers, because the batch is known. Leaf layers and call names are those of the network."""
 
-    def __init__(self, plan: Plan, sliced: nn.Module, leaves: Mapping[str, Leaf], batch: int) -> None:
+    def __init__(self, plan: Plan, sliced: nn.Module, leaves: Mapping[str, Leaf], network: Program, batch: int) -> None:
         super().__init__(plan, "eval", sliced, canonical_names(sliced), Folder(None))
-        self._leaves = dict(leaves)
-        self.batch = batch
+        self._leaves, self._network, self.batch = dict(leaves), network, batch
+
+    @cached_property
+    def call_names(self) -> dict[int, str]:
+        return call_names(self._network)  # the calls of a part keep the indices that they have there
 
     def size(self, size: int) -> int:
         return length_at(size, self.batch)
