@@ -54,7 +54,7 @@ class GatedEmitter(MaskedEmitter):
             return super().write(call, leaf, args)
         sums = [site for site in sites if site.kind == "sum"]
         if self._is_gated_conv(call):
-            return self._gated_conv(call, args, sites[0])
+            return self._gated_conv(args, sites[0])
         for site in sums:
             leaf = leaf if leaf is not None and site.argument == (leaf.data, None) else None
             args = self._with(args, site, self._times(self._argument_at(args, site), site))
@@ -76,7 +76,7 @@ class GatedEmitter(MaskedEmitter):
             return False
         return sites[0].argument[0] == "weight" or sites[0].batch_axis == 0
 
-    def _gated_conv(self, call: Call, args: dict[str, Any], site: Site) -> fx.Node:
+    def _gated_conv(self, args: dict[str, Any], site: Site) -> fx.Node:
         get = args.get
         settings = (get("stride", [1]), get("padding", [0]), get("dilation", [1]), get("groups", 1))
         rows = self._rows_of(site)
