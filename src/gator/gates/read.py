@@ -117,15 +117,16 @@ class _GatedConv(torch.autograd.Function):
         sizes = [weight.shape[0]] if ctx.has_bias else None
         gated = x if taken is not None else _gated_copy(x, gate, closed, ctx.many)
         grad_x, grad_weight, grad_bias = aten.convolution_backward.default(grad, gated, weight, sizes, *ctx.settings, wanted)
-        grad_in = grad_gate = None
+        grad_in, grad_gate, space = None, None, [*range(2, x.ndim)]
         if grad_x is not None and taken is not None:
             grad_taken = grad_x[closed]
             grad_in = aten.threshold_backward.default(grad_x, x, 0)
-            grad_gate = _summed(grad_x.mul_(x), 2, gate)
-            grad_gate.index_put_(closed, _summed(grad_taken * taken, 1, gate))
+            grad_gate = grad_x.mul_(x).sum(space).to(gate.dtype)
+            grad_gate.index_put_(closed, (grad_taken * taken).flatten(1).sum(1).to(gate.dtype))
         elif grad_x is not None:
             # The copy, if there is one, has served; its memory takes the product.
-            grad_gate = _summed(grad_x * x if gated is x else torch.mul(grad_x, x, out=gated), 2, gate)
+            product = grad_x * x if gated is x else torch.mul(grad_x, x, out=gated)
+            grad_gate = product.sum(space).to(gate.dtype)
             grad_in = grad_x.mul_(_spread(gate, x)) if ctx.many else grad_x.index_put_(closed, x.new_zeros(()))
             if ctx.relu:
                 grad_in = aten.threshold_backward.default(grad_in, x, 0)
@@ -141,8 +142,3 @@ def _gated_copy(x: Tensor, gate: Tensor, closed: Closed, many: bool) -> Tensor:
 
 def _spread(gate: Tensor, x: Tensor) -> Tensor:
     return gate.to(x.dtype).reshape(*gate.shape, *[1] * (x.ndim - 2))
-
-
-def _summed(product: Tensor, axis: int, gate: Tensor) -> Tensor:
-    """The gradient of gates: their channels' products, summed over all positions."""
-    return product.flatten(axis).sum(axis).to(gate.dtype)
