@@ -59,6 +59,15 @@ def test_the_default_run_does_what_is_shown(tmp_path) -> None:
     assert float(re.search(r"latency ms.* ([\d.]+)$", shown, re.M)[1]) < 1
 
 
+PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").glob("*.md"))]
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_links_lead_to_files(page: Path) -> None:
+    links = re.findall(r"\]\(([^)#:]+)\)", page.read_text())
+    assert not [link for link in links if not (page.parent / link).exists()]
+
+
 @pytest.mark.parametrize("target", TARGETS)
 def test_every_make_target_exists(target: str) -> None:
     assert re.search(rf"^{target}:", (ROOT / "Makefile").read_text(), re.M)
