@@ -20,7 +20,7 @@ from gator.errors import CutError
 from gator.graph.call_names import call_names
 from gator.graph.labels import Axis
 from gator.graph.program import BatchInt, Call, Mode, Program, Ref, map_refs
-from gator.private_torch import BatchNorm, InstanceNorm, OpOverload, children_of, pytree
+from gator.private_torch import BatchNorm, InstanceNorm, OpOverload, children_of, pytree, schema_of
 from gator.surgery.fate import Fate, check_connected, decide
 from gator.surgery.layers import Leaf, leaves_of
 from gator.surgery.plan import Mask, Plan
@@ -79,7 +79,7 @@ class Emitter(ABC):
         for node in reversed(list(self.graph.nodes)):
             if node.op in ("placeholder", "output") or node.users:
                 continue
-            writes = isinstance(node.target, OpOverload) and node.target._schema.is_mutable
+            writes = isinstance(node.target, OpOverload) and schema_of(node.target).is_mutable
             if not writes:
                 self.graph.erase_node(node)
         used = {node.target for node in self.graph.nodes if node.op in ("get_attr", "call_module")}
@@ -271,7 +271,7 @@ class Emitter(ABC):
     def call_op(self, op: Any, args: dict[str, Any]) -> fx.Node:
         """The operator with arguments by name, positional as far as they go."""
         positional, keywords, gap = [], {}, False
-        for argument in op._schema.arguments:
+        for argument in schema_of(op).arguments:
             if argument.name not in args:
                 gap = True
                 continue
@@ -291,7 +291,7 @@ class Emitter(ABC):
         return self.call_op(call.op, args)
 
     def _bind(self, call: Call, result: Any) -> None:
-        if len(call.op._schema.returns) == 1 and not _returns_list(call.op):
+        if len(schema_of(call.op).returns) == 1 and not _returns_list(call.op):
             value = call.outputs[0]
             if value is not None:
                 self._nodes[value] = result
@@ -311,4 +311,4 @@ def is_native(structure: pytree.TreeSpec) -> bool:
 
 
 def _returns_list(op: Any) -> bool:
-    return "[]" in str(op._schema.returns[0].type) or "List" in str(op._schema.returns[0].type)
+    return "[]" in str(schema_of(op).returns[0].type) or "List" in str(schema_of(op).returns[0].type)
