@@ -2,14 +2,20 @@
 
 from __future__ import annotations
 
+import os
+import shutil
 from typing import Any
 
 import numpy as np
+import pytest
 import torch
 from torch import nn
-from torch.utils import _pytree as pytree
 
 import gator
+from gator.private_torch import pytree
+
+# torch.compile with its usual backend calls a C++ compiler.
+needs_compiler = pytest.mark.skipif(shutil.which(os.environ.get("CXX", "g++")) is None, reason="there is no C++ compiler here")
 
 
 def randomised(model: nn.Module, seed: int = 0) -> nn.Module:

@@ -50,3 +50,7 @@ class DataError(GatorError, ValueError):
 
 class MissingExtraError(GatorError, ImportError):
     """An optional dependency is needed; the message names the extra to install."""
+
+
+class UnsupportedTorchError(GatorError, ImportError):
+    """This torch release lacks something that the library needs; the message names the releases that work."""

@@ -1,20 +1,22 @@
 """Everything the library uses of torch that is not public, in one place.
 
-Checked with torch 2.9 and 2.13. A release without one of these names is refused on import, with the name; what merely behaves
-differently between releases has a function here.
+Checked with torch 2.9.1 and 2.13.0 (`make test-torch VERSION=...` checks another release). A release without one of these names
+is refused on import, with the name; what merely behaves differently between releases has a function here. Operators
+(`torch.ops.aten`) are not listed: `graph/rules` is their list.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, MutableMapping, Sequence
 from contextlib import AbstractContextManager
 from typing import Any
 
 import torch
+from torch import Tensor, nn
 
-from gator.errors import GatorError
+from gator.errors import UnsupportedTorchError
 
-CHECKED = "2.9 to 2.13"
+OLDEST, NEWEST = "2.9.1", "2.13.0"  # releases that were checked
 
 try:
     from torch._C import _disabled_torch_function_impl as no_torch_function
@@ -28,15 +30,30 @@ try:
     from torch.nn.modules.instancenorm import _InstanceNorm as InstanceNorm
     from torch.utils import _pytree as pytree
     from torch.utils._python_dispatch import TorchDispatchMode
+
+    make_wrapper_subclass = Tensor._make_wrapper_subclass
+    CALL_IMPL = nn.Module._call_impl.__code__  # the code that runs while a module is called
+    # Attributes of objects, which the functions below read.
+    _ATTRIBUTES = (
+        torch.ops.aten.add.Tensor._schema,
+        torch.ops.aten.add.Tensor._overloadname,
+        torch.empty(0).untyped_storage()._cdata,
+        nn.Module()._modules,
+        nn.Module()._parameters,
+        nn.Module()._buffers,
+        nn.Module()._forward_pre_hooks,
+    )
 except (ImportError, AttributeError) as error:
-    raise GatorError(
+    raise UnsupportedTorchError(
         f"torch {torch.__version__} lacks a name that gator needs: {error}\n"
-        f"  Install a release from {CHECKED}, or upgrade gator."
+        f"  Install a torch release from {OLDEST} to {NEWEST}, or upgrade gator."
     ) from error
 
 __all__ = [
-    "BatchNorm", "Conv", "FakeTensor", "InstanceNorm", "NormBase", "OpOverload", "TorchDispatchMode", "children_of",
-    "forward_from_source", "is_composite", "no_torch_function", "pytree", "views_untracked",
+    "CALL_IMPL", "NEWEST", "OLDEST", "BatchNorm", "Conv", "FakeTensor", "InstanceNorm", "NormBase", "OpOverload",
+    "TorchDispatchMode", "accumulated_shape", "buffers_of", "children_of", "forward_from_source", "forward_pre_hooks_of",
+    "is_composite", "make_wrapper_subclass", "no_torch_function", "overload_name_of", "parameters_of", "pytree", "schema_of",
+    "storage_number", "submodules_of", "views_untracked",
 ]  # fmt: skip
 
 
@@ -54,3 +71,43 @@ def views_untracked() -> AbstractContextManager[Any]:
 def is_composite(op: OpOverload) -> bool:
     """Whether torch runs this operator as a composition of others in all cases."""
     return bool(_dispatch_has_kernel_for_dispatch_key(op.name(), "CompositeImplicitAutograd"))  # type: ignore[no-untyped-call]
+
+
+def schema_of(op: Any) -> Any:
+    """The names, types and defaults of an operator's arguments, and what it returns."""
+    return op._schema
+
+
+def overload_name_of(op: Any) -> str:
+    """The last part of an operator's name: Tensor of `aten.add.Tensor`."""
+    return str(op._overloadname)
+
+
+def storage_number(tensor: Tensor) -> int:
+    """A number that tensors share if their memory is the same, also on the meta device, where there are no addresses."""
+    return int(tensor.untyped_storage()._cdata)
+
+
+def submodules_of(module: nn.Module) -> Mapping[str, nn.Module | None]:
+    """The modules directly inside a module by attribute, also those that are there twice."""
+    return module._modules
+
+
+def parameters_of(module: nn.Module) -> MutableMapping[str, nn.Parameter | None]:
+    """The parameters of a module itself by attribute; assign to replace one."""
+    return module._parameters
+
+
+def buffers_of(module: nn.Module) -> MutableMapping[str, Tensor | None]:
+    """The buffers of a module itself by attribute; assign to replace one, which stays persistent or not as it was."""
+    return module._buffers
+
+
+def forward_pre_hooks_of(module: nn.Module) -> Mapping[int, Any]:
+    """The hooks that run before the forward of a module."""
+    return module._forward_pre_hooks
+
+
+def accumulated_shape(accumulator: Any) -> tuple[int, ...]:
+    """The shape of the gradients that the last node of an autograd graph adds to a parameter."""
+    return tuple(accumulator._input_metadata[0].shape)

@@ -6,6 +6,7 @@ import subprocess
 import sys
 
 import pytest
+from support import needs_compiler
 from training.small import set_options
 
 
@@ -50,6 +51,7 @@ def test_a_dry_run_writes_nothing(tmp_path) -> None:
 
 
 @pytest.mark.trains
+@needs_compiler
 def test_a_compiled_run_shrinks(tmp_path) -> None:
     (tmp_path / "net.py").write_text(
         "from torch import nn\n"

@@ -22,6 +22,7 @@ from gator.errors import FileError, GatorError
 from gator.graph.memory import memory_of, storage_of, without_data
 from gator.graph.plain_data import field
 from gator.graph.trace import named_tensors
+from gator.private_torch import buffers_of, parameters_of
 from gator.surgery.apply import apply, plan
 from gator.surgery.cut_plan import CutPlan
 from gator.surgery.history import steps_of
@@ -180,6 +181,6 @@ def _place(network: nn.Module, name: str, tensor: torch.Tensor) -> None:
     owner, _, attribute = name.rpartition(".")
     module = network.get_submodule(owner)
     if isinstance(tensor, nn.Parameter):
-        module._parameters[attribute] = tensor
+        parameters_of(module)[attribute] = tensor
     else:
-        module._buffers[attribute] = tensor
+        buffers_of(module)[attribute] = tensor

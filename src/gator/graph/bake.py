@@ -14,6 +14,8 @@ from torch.nn.utils import parametrize, remove_spectral_norm, remove_weight_norm
 from torch.nn.utils.spectral_norm import SpectralNorm
 from torch.nn.utils.weight_norm import WeightNorm
 
+from gator.private_torch import forward_pre_hooks_of
+
 
 def needs_baking(model: nn.Module) -> bool:
     return any(parametrize.is_parametrized(module) or _hooks(module) for module in model.modules())
@@ -58,4 +60,4 @@ def _bake_parametrizations_(module: nn.Module) -> None:
 
 
 def _hooks(module: nn.Module) -> list[WeightNorm | SpectralNorm]:
-    return [hook for hook in module._forward_pre_hooks.values() if isinstance(hook, (WeightNorm, SpectralNorm))]
+    return [hook for hook in forward_pre_hooks_of(module).values() if isinstance(hook, (WeightNorm, SpectralNorm))]

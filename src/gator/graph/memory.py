@@ -6,7 +6,7 @@ from collections.abc import Hashable
 
 import torch
 
-from gator.private_torch import FakeTensor
+from gator.private_torch import FakeTensor, storage_number
 
 
 def memory_of(tensor: torch.Tensor) -> Hashable:
@@ -20,7 +20,7 @@ def memory_of(tensor: torch.Tensor) -> Hashable:
 
 def storage_of(tensor: torch.Tensor) -> int:
     """A number that tensors share if one may be a view of the other."""
-    return int(tensor.untyped_storage()._cdata)
+    return storage_number(tensor)
 
 
 def without_data(tensor: torch.Tensor) -> bool:

@@ -23,12 +23,19 @@ from gator.graph.memory import memory_of, storage_of
 from gator.graph.process_wide import inside_function
 from gator.graph.program import Call, Ref, Value
 from gator.graph.shapes import quick_shape
-from gator.private_torch import OpOverload, TorchDispatchMode, is_composite, no_torch_function
+from gator.private_torch import (
+    CALL_IMPL,
+    OpOverload,
+    TorchDispatchMode,
+    is_composite,
+    make_wrapper_subclass,
+    no_torch_function,
+    schema_of,
+)
 
 aten = torch.ops.aten
 _TORCH = str(Path(torch.__file__).parent) + os.sep
 _HERE = __file__
-_CALL_IMPL = nn.Module._call_impl.__code__
 
 
 class Stand(torch.Tensor):
@@ -42,7 +49,7 @@ class Stand(torch.Tensor):
 
     @staticmethod
     def make(shadow: torch.Tensor, value: int, device: torch.device) -> Stand:
-        self = torch.Tensor._make_wrapper_subclass(
+        self = make_wrapper_subclass(
             Stand,
             shadow.shape,
             strides=shadow.stride(),
@@ -285,7 +292,7 @@ _composite = functools.cache(is_composite)
 
 @functools.cache
 def _schema_names(func: Any) -> tuple[tuple[str, ...], bool]:
-    arguments = func._schema.arguments
+    arguments = schema_of(func).arguments
     writes = bool(arguments) and arguments[0].alias_info is not None and arguments[0].alias_info.is_write
     return tuple(a.name for a in arguments if not a.kwarg_only), writes
 
@@ -307,7 +314,7 @@ def _source(
     source, module, origin = "", None, ""
     while frame is not None:
         code = frame.f_code
-        if module is None and modules is not None and code is _CALL_IMPL:
+        if module is None and modules is not None and code is CALL_IMPL:
             module = modules.get(id(frame.f_locals.get("self")))
         if origins and code in origins:
             origin = origins[code].get(frame.f_lineno, "")

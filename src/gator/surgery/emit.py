@@ -20,7 +20,7 @@ from gator.errors import CutError
 from gator.graph.call_names import call_names
 from gator.graph.labels import Axis
 from gator.graph.program import BatchInt, Call, Mode, Program, Ref, map_refs
-from gator.private_torch import BatchNorm, InstanceNorm, OpOverload, children_of, pytree
+from gator.private_torch import BatchNorm, InstanceNorm, OpOverload, children_of, pytree, schema_of
 from gator.surgery.fate import Fate, check_connected, decide
 from gator.surgery.layers import Leaf, leaves_of
 from gator.surgery.plan import Mask, Plan
@@ -82,7 +82,7 @@ class Emitter(Writer):
         for node in reversed(list(self.graph.nodes)):
             if node.op in ("placeholder", "output") or node.users:
                 continue
-            writes = isinstance(node.target, OpOverload) and node.target._schema.is_mutable
+            writes = isinstance(node.target, OpOverload) and schema_of(node.target).is_mutable
             if not writes:
                 self.graph.erase_node(node)
         used = {node.target for node in self.graph.nodes if node.op in ("get_attr", "call_module")}
@@ -281,7 +281,7 @@ class Emitter(Writer):
         return self.call_op(call.op, args)
 
     def _bind(self, call: Call, result: Any) -> None:
-        if len(call.op._schema.returns) == 1 and not _returns_list(call.op):
+        if len(schema_of(call.op).returns) == 1 and not _returns_list(call.op):
             value = call.outputs[0]
             if value is not None:
                 self._nodes[value] = result
@@ -301,4 +301,4 @@ def is_native(structure: pytree.TreeSpec) -> bool:
 
 
 def _returns_list(op: Any) -> bool:
-    return "[]" in str(op._schema.returns[0].type) or "List" in str(op._schema.returns[0].type)
+    return "[]" in str(schema_of(op).returns[0].type) or "List" in str(schema_of(op).returns[0].type)

@@ -9,6 +9,7 @@ import torch
 from torch import fx, nn
 
 from gator.graph.program import Call, Mode, Ref
+from gator.private_torch import overload_name_of, schema_of
 from gator.surgery.emit import Emitter
 from gator.surgery.fold import SUMS, Folder
 from gator.surgery.layers import Leaf
@@ -86,8 +87,8 @@ class CutEmitter(Emitter):
 
     def _out_of_place(self, call: Call, args: dict[str, Any]) -> fx.Node:
         """An in-place call on what has become a constant: the same operator, with a new result."""
-        name = call.op._schema.name.removeprefix("aten::").rstrip("_")
-        plain = getattr(getattr(aten, name), call.op._overloadname)
+        name = schema_of(call.op).name.removeprefix("aten::").rstrip("_")
+        plain = getattr(getattr(aten, name), overload_name_of(call.op))
         return self.call_op(plain, args)
 
     def _materialised(self, value: int) -> fx.Node:

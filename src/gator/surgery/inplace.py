@@ -12,7 +12,7 @@ from gator.errors import CutError
 from gator.graph.bake import needs_baking
 from gator.graph.hypergraph import SavedGraph
 from gator.graph.trace import named_tensors, retraced
-from gator.private_torch import pytree
+from gator.private_torch import accumulated_shape, buffers_of, pytree
 from gator.surgery.cut import as_network, check_network, class_problem
 from gator.surgery.cut_plan import Remains
 from gator.surgery.history import remember
@@ -98,7 +98,7 @@ def _shrink_(model: nn.Module, plan: Plan, optimizer: Optimizer | None) -> None:
             held[key] = pytree.tree_map(lambda x, shape=data.shape, axes=axes: _narrowed(x, shape, axes), state)
     for name, tensor in buffers:
         owner, _, attribute = name.rpartition(".")
-        model.get_submodule(owner)._buffers[attribute] = tensor
+        buffers_of(model.get_submodule(owner))[attribute] = tensor
     update_layers_(model, plan)
 
 
@@ -135,7 +135,7 @@ def _held_by_a_graph(parameter: nn.Parameter) -> bool:
     with torch.enable_grad():
         node: Any = parameter.view_as(parameter).grad_fn
     accumulator = node.next_functions[0][0]
-    return tuple(accumulator._input_metadata[0].shape) != tuple(parameter.shape)
+    return accumulated_shape(accumulator) != tuple(parameter.shape)
 
 
 def _follow_(optimizer: Optimizer, before: list[nn.Parameter], after: list[nn.Parameter]) -> None:

@@ -11,6 +11,7 @@ from typing import Any
 import torch
 
 from gator.graph.program import BatchInt, Call
+from gator.private_torch import schema_of
 from gator.surgery.sizes import Cutting
 
 aten = torch.ops.aten
@@ -50,7 +51,7 @@ class Writer(ABC):
     def call_op(self, op: Any, args: dict[str, Any]) -> Any:
         """The operator with arguments by name, positional as far as they go."""
         positional, keywords, gap = [], {}, False
-        for argument in op._schema.arguments:
+        for argument in schema_of(op).arguments:
             if argument.name not in args:
                 gap = True
                 continue

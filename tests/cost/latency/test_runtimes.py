@@ -7,6 +7,7 @@ import sys
 import pytest
 import torch
 from fakes import CLOCK, small
+from support import needs_compiler
 from torch import nn
 
 import gator
@@ -28,7 +29,7 @@ def setup(name: str, **settings):
 
 
 @pytest.mark.filterwarnings("ignore::DeprecationWarning")  # torch.compile imports what torch deprecates
-@pytest.mark.parametrize("name", ["eager", "compile", "onnxruntime", "openvino"])
+@pytest.mark.parametrize("name", ["eager", pytest.param("compile", marks=needs_compiler), "onnxruntime", "openvino"])
 def test_networks_run_and_report_the_time_of_layers(name) -> None:
     if name in ("onnxruntime", "openvino"):
         pytest.importorskip(name)

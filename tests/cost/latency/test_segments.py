@@ -5,7 +5,6 @@ from __future__ import annotations
 import pytest
 import torch
 from networks import CASES
-from torch.utils import _pytree as pytree
 
 import gator
 from gator.cost.latency.grid import grid_points
@@ -15,6 +14,7 @@ from gator.cost.latency.setup import checked_setup
 from gator.cost.latency.steps import LayerSteps, StepPattern
 from gator.graph.inputs import as_call
 from gator.graph.program import Ref
+from gator.private_torch import pytree
 
 SETUP = checked_setup("eager", "cpu", 1, "float32", False, None)
 

@@ -23,7 +23,7 @@ from gator.graph.bake import baked
 from gator.graph.call_names import call_names
 from gator.graph.hypergraph import Hypergraph
 from gator.graph.program import BatchInt, Program, Ref
-from gator.private_torch import pytree
+from gator.private_torch import buffers_of, parameters_of, pytree, submodules_of
 from gator.surgery.emit_cut import CutEmitter
 from gator.surgery.fold import Folder
 from gator.surgery.layers import Leaf, leaves_of
@@ -136,17 +136,17 @@ def _edge_widths(size: Size | None, wanted: int) -> dict[int, int]:
 
 def _only(module: nn.Module, names: set[str], prefix: str = "") -> nn.Module:
     """A module that has the layers and tensors of these names, under these names, and nothing else."""
-    if not module._modules:
+    if not submodules_of(module):
         return module
     found = nn.Module()
-    for name, child in module._modules.items():
+    for name, child in submodules_of(module).items():
         path = prefix + name
         if child is not None and any(f"{one}.".startswith(f"{path}.") for one in names):
             found.add_module(name, _only(child, names, f"{path}."))
-    for name, parameter in module._parameters.items():
+    for name, parameter in parameters_of(module).items():
         if prefix + name in names:
             found.register_parameter(name, parameter)
-    for name, buffer in module._buffers.items():
+    for name, buffer in buffers_of(module).items():
         if prefix + name in names:
             found.register_buffer(name, buffer)
     return found
