@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import operator
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -12,7 +11,6 @@ import torch
 from torch import Tensor, fx, nn
 
 from gator.gates.read import closed_channels, conv_of_gated_input, conv_of_gated_weight, multiplied
-from gator.gates.read_relu import relu_of_gated
 from gator.gates.sites import Site, Units
 from gator.graph.program import BatchInt, Call, Mode, Ref
 from gator.surgery.emit_masked import FILL, MaskedEmitter
@@ -22,16 +20,7 @@ from gator.surgery.plan import Plan
 aten = torch.ops.aten
 _CONVS = (aten.conv1d, aten.conv2d, aten.conv3d)
 _RELUS = (aten.relu, aten.relu_)
-_KEEP_NOTHING = (aten.add, aten.add_, aten.cat, aten.slice, aten.constant_pad_nd)  # of their inputs, for backward
 _EXTREMES = {kind: fill for kind, fill in FILL.items() if kind != "sum"}
-
-
-@dataclass(frozen=True)
-class _Readers:
-    """Who reads the result of a ReLU: a gated convolution at `site`, perhaps others like it, and nobody else if `alone`."""
-
-    site: Site
-    alone: bool
 
 
 class GatedEmitter(MaskedEmitter):
@@ -54,13 +43,13 @@ class GatedEmitter(MaskedEmitter):
         self._parts: dict[bool, fx.Node] = {}
         self._products: dict[Any, fx.Node] = {}
         self._closed: dict[fx.Node, fx.Node] = {}
-        self._gated: dict[int, fx.Node] = {}  # by value: what its gated readers read instead
-        self._relus = self._gated_relus()
+        self._maker = {value: call.index for call in self.program.calls for value in call.outputs if value is not None}
+        self._absorbed = self._relus_of_convolutions()
 
     def write(self, call: Call, leaf: Leaf | None, args: dict[str, Any]) -> Any:
         sites = self._sites.get(call.index, [])
-        if call.index in self._relus:
-            return self._relu(call, args)
+        if call.index in self._absorbed:
+            return args["self"]
         if not sites or (call.packet is aten.batch_norm and call.value_at("input") in self.fate.folded):
             return super().write(call, leaf, args)
         sums = [site for site in sites if site.kind == "sum"]
@@ -93,49 +82,34 @@ class GatedEmitter(MaskedEmitter):
         rows = self._rows_of(site)
         if site.argument[0] == "weight":
             return self.graph.call_function(conv_of_gated_weight, (args["input"], args["weight"], get("bias"), rows, *settings))
-        inputs = (args["input"], self._gated.get(site.value), args["weight"], get("bias"), rows, self._closed_of(rows))
-        return self.graph.call_function(conv_of_gated_input, (*inputs, *settings))
-
-    def _closed_of(self, rows: fx.Node) -> fx.Node:
         if rows not in self._closed:
-            # Early in the graph, where all draws are looked at together: between large convolutions every small call is slow.
+            # Early in the graph, where all draws are looked at together: amid large convolutions every small call is slow.
             with self.graph.inserting_after(rows):
                 self._closed[rows] = self.graph.call_function(closed_channels, (rows,))
-        return self._closed[rows]
+        relu = self._maker.get(site.value) in self._absorbed
+        gated = (args["input"], args["weight"], get("bias"), rows, self._closed[rows], relu)
+        return self.graph.call_function(conv_of_gated_input, (*gated, *settings))
 
-    def _relu(self, call: Call, args: dict[str, Any]) -> fx.Node:
-        readers = self._relus[call.index]
-        rows = self._rows_of(readers.site)
-        both = self.graph.call_function(relu_of_gated, (args["self"], rows, self._closed_of(rows), readers.alone))
-        self._gated[readers.site.value] = self.graph.call_function(operator.getitem, (both, 1))
-        return self.graph.call_function(operator.getitem, (both, 0))
-
-    def _gated_relus(self) -> dict[int, _Readers]:
-        """ReLUs that are read by gated convolutions, and besides only by calls that keep nothing of it for backward."""
+    def _relus_of_convolutions(self) -> frozenset[int]:
+        """ReLUs whose result is read by one gated convolution and by nothing else: it computes them itself."""
         values = self.program.values
         seen = {value.storage for value in values if value.origin != "call"}  # by others than this graph
-        made = {value: call.index for call in self.program.calls for value in call.outputs if value is not None}
-        readers: dict[int, list[tuple[Call, int]]] = {}
+        seen |= {values[leaf.id].storage for leaf in self.program.outputs[0] if isinstance(leaf, Ref)}
+        readers: dict[int, list[Call]] = {}
         for call in self.program.calls:
             for _, value in call.tensors():
-                readers.setdefault(values[value].storage, []).append((call, value))
-        returned = {values[leaf.id].storage for leaf in self.program.outputs[0] if isinstance(leaf, Ref)}
-        found = {}
+                readers.setdefault(values[value].storage, []).append(call)
+        found = set()
         for call in self.program.calls:
             result = call.outputs[0] if call.packet in _RELUS and not call.frozen else None
             if result is None or values[result].storage in seen:
                 continue
-            storage = values[result].storage
-            later = [(reader, value) for reader, value in readers.get(storage, ()) if reader.index > call.index]
-            gated = [reader for reader, value in later if value == result and self._reads_gated(reader)]
-            others = [(reader, value) for reader, value in later if reader not in gated]
-            if gated and all(reader.packet in _KEEP_NOTHING and made[value] >= call.index for reader, value in others):
-                alone = not others and storage not in returned
-                found[call.index] = _Readers(self._sites[gated[0].index][0], alone)
-        return found
-
-    def _reads_gated(self, call: Call) -> bool:
-        return self._is_gated_conv(call) and self._sites[call.index][0].argument[0] == "input"
+            later = [reader for reader in readers.get(values[result].storage, ()) if reader.index > call.index]
+            if len(later) == 1 and self._is_gated_conv(later[0]):
+                site = self._sites[later[0].index][0]
+                if site.argument[0] == "input" and site.value == result:
+                    found.add(call.index)
+        return frozenset(found)
 
     def _argument_at(self, args: dict[str, Any], site: Site) -> Any:
         name, position = site.argument
