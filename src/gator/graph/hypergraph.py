@@ -190,6 +190,7 @@ class Hypergraph(SavedGraph):
     explainer: Explainer = field(kw_only=True)
     producers: tuple[Port, ...] = field(kw_only=True)  # the weights that write channels
     sizes_free: list[bool] = field(default_factory=list, kw_only=True)  # empty until asked: see trace.sizes_free
+    small_inputs: list[Inputs] = field(default_factory=list, kw_only=True)  # empty until asked: see trace.small_inputs
 
     @property
     def programs(self) -> tuple[ProgramLabels, ProgramLabels]:

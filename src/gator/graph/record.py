@@ -79,7 +79,7 @@ def record(
     for fold in (True, False):
         try:
             one = record_once(model, inputs, knows, training=training, batch=first, fold=fold, names=names)
-            two = record_once(model, inputs, knows, training=training, batch=first + _STEP, fold=fold)
+            two = record_once(model, inputs, knows, training=training, batch=first + _STEP, fold=fold, names=names)
             return _merge(one, two, first)
         except (TraceError, _Differs, RuntimeError, ValueError, AssertionError, IndexError, TypeError):
             continue
@@ -90,26 +90,42 @@ def record(
 def runs_at_other_sizes(model: nn.Module, inputs: Inputs, knows: Callable[[Any], bool], program: Program) -> bool:
     """Whether the very same calls are made when space, or the length of a sequence, is twice as large."""
     for axes in ((2, 3, 4), (1,)):
-        larger = tuple(_doubled(leaf, axes) if isinstance(leaf, TensorSpec) else leaf for leaf in inputs.leaves)
-        if larger == inputs.leaves:
-            continue
-        how = {"training": program.training, "batch": program.batch or inputs.batch, "fold": program.folded}
-        try:
-            other = record_once(model, replace(inputs, leaves=larger), knows, **how)  # type: ignore[arg-type]
-        except (TraceError, RuntimeError, ValueError, AssertionError, IndexError, TypeError):
-            continue
-        if len(other.calls) != len(program.calls) or len(other.values) != len(program.values):
-            return False
-        pairs = zip(program.calls, other.calls, strict=True)
-        same_constants = all(
-            name in other.constants and torch.equal(tensor, other.constants[name]) for name, tensor in program.constants.items()
-        )
-        return same_constants and all(a.op is b.op and a.args == b.args for a, b in pairs)
+        larger = _resized(inputs, lambda size: 2 * size, axes)
+        same = None if larger == inputs else _makes_same_calls(model, larger, knows, program)
+        if same is not None:
+            return same
     return False
 
 
-def _doubled(spec: TensorSpec, axes: tuple[int, ...]) -> TensorSpec:
-    return replace(spec, shape=tuple(2 * size if axis in axes else size for axis, size in enumerate(spec.shape)))
+def with_small_images(model: nn.Module, inputs: Inputs, knows: Callable[[Any], bool], program: Program) -> Inputs:
+    """The inputs with images of about a quarter of the height and width, if the very same calls are made for them."""
+    sizes = [size for leaf in inputs.leaves if isinstance(leaf, TensorSpec) for size in leaf.shape[2:]]
+    if not sizes or min(sizes) < 2 * _SMALL_IMAGE:
+        return inputs
+    smaller = _resized(inputs, lambda size: max(_SMALL_IMAGE, -(-size // (4 * 32)) * 32), (2, 3))
+    return smaller if _makes_same_calls(model, smaller, knows, program) else inputs
+
+
+def _resized(inputs: Inputs, change: Callable[[int], int], axes: tuple[int, ...]) -> Inputs:
+    def resized(spec: TensorSpec) -> TensorSpec:
+        return replace(spec, shape=tuple(change(size) if axis in axes else size for axis, size in enumerate(spec.shape)))
+
+    return replace(inputs, leaves=tuple(resized(leaf) if isinstance(leaf, TensorSpec) else leaf for leaf in inputs.leaves))
+
+
+def _makes_same_calls(model: nn.Module, inputs: Inputs, knows: Callable[[Any], bool], program: Program) -> bool | None:
+    """Whether the very same calls as in `program` are made for these inputs; None if the model cannot run on them."""
+    batch = program.batch or inputs.batch
+    try:
+        other = record_once(model, inputs, knows, training=program.training, batch=batch, fold=program.folded)
+    except (TraceError, RuntimeError, ValueError, AssertionError, IndexError, TypeError):
+        return None
+    if len(other.calls) != len(program.calls) or len(other.values) != len(program.values):
+        return False
+    same_constants = all(
+        name in other.constants and torch.equal(tensor, other.constants[name]) for name, tensor in program.constants.items()
+    )
+    return same_constants and all(a.op is b.op and a.args == b.args for a, b in zip(program.calls, other.calls, strict=True))
 
 
 def record_once(
@@ -166,6 +182,7 @@ def record_once(
     return Program(training, None, values, calls, identifiers, (outputs, structure), constants, fold)
 
 
+_SMALL_IMAGE = 64  # pixels: behind a total stride of 32 a 3x3 kernel still uses all its weights
 _PLAIN = (torch.Tensor, int, float, complex, str, bytes, type(None), torch.dtype, torch.device)
 
 

@@ -19,7 +19,7 @@ from gator.graph.inputs import Inputs, describe
 from gator.graph.macs import macs
 from gator.graph.process_wide import collector_paused
 from gator.graph.program import needed
-from gator.graph.record import record, runs_at_other_sizes
+from gator.graph.record import record, runs_at_other_sizes, with_small_images
 from gator.graph.recorder import Names
 from gator.graph.rules import has_rule
 from gator.graph.select import layers_named, under
@@ -198,6 +198,13 @@ def sizes_free(graph: Hypergraph, model: nn.Module) -> bool:
         batched = evaluated.batch is not None and graph.inputs.batch is not None
         graph.sizes_free.append(batched and runs_at_other_sizes(baked(model), graph.inputs, has_rule, evaluated))
     return graph.sizes_free[0]
+
+
+def small_inputs(graph: Hypergraph, model: nn.Module) -> Inputs:
+    """Inputs with images small enough for a quick check, where the model does the same with them; else those of the graph."""
+    if not graph.small_inputs:
+        graph.small_inputs.append(with_small_images(baked(model), graph.inputs, has_rule, graph.eval.program))
+    return graph.small_inputs[0]
 
 
 def _check_shapes(graph: Hypergraph, model: nn.Module) -> None:

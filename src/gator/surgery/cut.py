@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import replace
 from typing import Any
 
@@ -13,7 +14,7 @@ from gator.errors import CutError
 from gator.graph.hypergraph import SavedGraph
 from gator.graph.process_wide import collector_paused
 from gator.graph.program import MODES
-from gator.graph.trace import named_tensors, retraced, sizes_free
+from gator.graph.trace import named_tensors, retraced, sizes_free, small_inputs
 from gator.surgery.absorb import absorb_
 from gator.surgery.compare import class_differs
 from gator.surgery.cut_plan import Constant, Remains
@@ -74,7 +75,7 @@ def _cut(model: nn.Module, plan: Plan, keep_class: bool | None, verify: bool) ->
 def check_network(model: nn.Module, network: nn.Module, plan: Plan) -> None:
     """Raise if the fx form of a cut does not compute what the masked model computes."""
     try:
-        equal, seen = agree(model, network, plan.graph.inputs, lambda m: masked_by(plan, m))
+        equal, seen = _same_outputs(model, network, plan)
     except RuntimeError as error:  # an operator of torch that refuses these sizes
         raise CutError(
             f"the cut network cannot run: {error}\n"
@@ -94,6 +95,20 @@ def check_network(model: nn.Module, network: nn.Module, plan: Plan) -> None:
         )
 
 
+def _same_outputs(model: nn.Module, candidate: nn.Module, plan: Plan) -> tuple[bool, float]:
+    """Whether `candidate` computes what the masked model computes; also the difference that was seen.
+
+    On small images where that is the same check. If they are in doubt, the traced size decides.
+    """
+    small = small_inputs(plan.graph, model)
+    if small is not plan.graph.inputs:
+        with suppress(Exception):  # whatever goes wrong here goes wrong again below
+            equal, seen = agree(model, candidate, small, lambda m: masked_by(plan, m, free=True))
+            if equal:
+                return equal, seen
+    return agree(model, candidate, plan.graph.inputs, lambda m: masked_by(plan, m))
+
+
 def draws_numbers(plan: Plan) -> str:
     """A call that draws random numbers in eval mode, empty if there is none."""
     calls = plan.graph.eval.program.calls
@@ -110,7 +125,7 @@ def class_problem(model: nn.Module, sliced: nn.Module, plan: Plan) -> str:
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
-            equal, seen = agree(model, sliced, plan.graph.inputs, lambda m: masked_by(plan, m))
+            equal, seen = _same_outputs(model, sliced, plan)
     except CutError:
         raise
     except Exception as error:  # whatever the user's code raises on sizes it did not expect
