@@ -39,7 +39,7 @@ def test_the_projection_is_never_above_and_less_than_one_unit_below(share, seed,
     widths = np.array([edge.width for edge in graph.edges])
     target = share * priced.total(widths)
     try:
-        found = project(graph, priced, limits, np.ones(len(scores), bool), scores, target).alive
+        found = project(graph, priced, limits, np.ones(len(scores), bool), scores, target)
     except gator.GatorError as error:
         assert "cannot be reached" in str(error)
         return

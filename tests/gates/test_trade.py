@@ -28,7 +28,7 @@ def test_trading_keeps_the_budget_and_never_keeps_less(step, seed, target) -> No
     priced, limits = gator.Flops().on(model, graph), Limits.of(model, graph, 2, step, ())
     scores = np.random.default_rng(seed).random(graph.starts[-1])
     budget = target * priced.total([edge.width for edge in graph.edges])
-    before = project(graph, priced, limits, np.ones(len(scores), dtype=bool), scores, budget).alive
+    before = project(graph, priced, limits, np.ones(len(scores), dtype=bool), scores, budget)
     after = traded(graph, priced, limits, before, scores, budget)
     assert scores[after].sum() >= scores[before].sum() * (1 - 1e-12)
     widths = []

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Annotated
 
 import typer
@@ -54,4 +53,4 @@ def prune(
             result = run.run(read_recipe(recipe, set), folder=out or None, watch=watch)
     if watch.prints:
         typer.echo(f"\n{result}\n\ntested on {result.tested_on}; {result.seconds:.0f} s")
-        typer.echo(f"run folder: {result.folder}; network: {Path(result.folder) / result.rounds[-1].file}")
+        typer.echo(f"run folder: {result.folder}; network: {result.network}")

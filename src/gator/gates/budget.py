@@ -1,6 +1,7 @@
 """`Budget`: what a network may cost, the limits on its widths, and which channels stay so that both are kept.
 
-It owns the prices, which change when a measurement corrects them, and the target. Gates and criteria only give scores.
+It owns the prices, which change when a measurement corrects them, the target and the schedule on which the target is approached.
+Gates and criteria only give scores.
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ from gator.errors import GatorError
 from gator.gates.correct import corrected
 from gator.gates.limits import Limits
 from gator.gates.project import Alive, Scores, disconnecting_edge, project, smallest, unreachable
+from gator.gates.schedule import Schedule
 from gator.graph.hypergraph import Hypergraph
 
 _NEAR = 1.1  # times the target: from here on an estimate is corrected by a measurement
@@ -25,7 +27,10 @@ Build = Callable[[Masks], nn.Module]  # the smaller network with these living ch
 
 
 class Budget:
-    """The target (None: there is none, and only the limits hold), the limits, and the prices they are checked with."""
+    """The target (None: there is none, and only the limits hold), the limits, and the prices they are checked with.
+
+    With `steps` the target is approached on a schedule of that many steps, from `whole`, the cost of the network at the start.
+    """
 
     def __init__(
         self,
@@ -34,10 +39,14 @@ class Budget:
         limits: Limits,
         build: Build,
         *,
+        whole: float,
         target: float | None,
+        steps: int | None = None,
         recalibrated: bool = False,
     ) -> None:
-        self.graph, self.prices, self.limits, self.target = graph, prices, limits.resolved(prices), target
+        self.graph, self.prices, self.limits = graph, prices, limits.resolved(prices)
+        self.whole, self.target = whole, target
+        self.schedule = None if target is None or steps is None else Schedule(whole, target, steps)
         self.recalibrated = recalibrated  # whether a measurement has corrected an estimate close to the target
         self._build = build
 
@@ -79,25 +88,30 @@ class Budget:
         """
         if self.target is None:
             return False
-        if self.prices.tolerance and not self.recalibrated and self.cost(after) <= _NEAR * self.target:
+        self._recalibrate_near_target(self.cost(after), living)
+        return self.cost(after) <= self.target
+
+    def _recalibrate_near_target(self, cost: float, living: Alive) -> None:
+        if self.target is not None and self.prices.tolerance and not self.recalibrated and cost <= _NEAR * self.target:
             self.recalibrated = True
             self.prices = self.prices.recalibrated(self.graph.widths_of(living), self.measured(living))
-        return self.cost(after) <= self.target
+
+    def on_schedule(self, living: Alive, scores: Scores, step: int) -> Alive:
+        """The channels that stay open after this step: those with the lowest scores close if the cost is above the schedule."""
+        assert self.schedule is not None
+        allowed = self.schedule.allowed(step)
+        self._recalibrate_near_target(allowed, living)
+        return project(self.graph, self.prices, self.limits, living, scores, allowed)
 
     def check_reachable(self, living: Alive, scores: Scores) -> None:
         """Raise BudgetError now if no choice of channels can meet the target, by estimate or by measurement."""
         if self.target is None:
             return
-        self.deciding_score(living, scores)
+        project(self.graph, self.prices, self.limits, living, scores, self.target)
         if self.prices.tolerance:
             least = smallest(self.graph, self.limits, living)
             if self.cost(least) > _FAR * self.target and (lowest := self.measured(least)) > self.target:
                 raise unreachable(self.target, lowest, self.prices.unit)
-
-    def deciding_score(self, living: Alive, scores: Scores) -> float:
-        """The score of the last channel that has to close for the target to be met."""
-        assert self.target is not None
-        return project(self.graph, self.prices, self.limits, living, scores, self.target).score
 
     def projected(self, living: Alive, scores: Scores) -> tuple[Alive, float | None]:
         """The channels that stay when those with the lowest scores close until the target is met.
@@ -106,7 +120,7 @@ class Budget:
         """
 
         def attempt(budget: float) -> Alive:
-            return project(self.graph, self.prices, self.limits, living, scores, budget).alive
+            return project(self.graph, self.prices, self.limits, living, scores, budget)
 
         return self.meeting(attempt)
 
@@ -133,20 +147,26 @@ class Budget:
         """The same budget for a network cut from this one; `old_edges` has the old edge of every new one."""
         least = np.minimum(self.limits.least[old_edges], [edge.width for edge in graph.edges])
         kept = tuple(index for index, old in enumerate(old_edges.tolist()) if old in self.limits.kept)
-        limits = Limits(least, self.limits.round_to, kept)
-        return Budget(graph, prices, limits, self._build, target=self.target, recalibrated=self.recalibrated)
+        limits = Limits(least, self.limits.multiples[old_edges], kept)
+        return Budget(graph, prices, limits, self._build, **self._course(), recalibrated=self.recalibrated)
+
+    def _course(self) -> PlainData:
+        steps = None if self.schedule is None else self.schedule.steps
+        return {"whole": self.whole, "target": self.target, "steps": steps}
 
     def state(self) -> PlainData:
         """What `restored` needs, as plain data."""
         return {
-            "target": self.target,
+            **self._course(),
             "least": self.limits.least.tolist(),
-            "round_to": self.limits.round_to,
+            "multiples": self.limits.multiples.tolist(),
             "recalibrated": self.recalibrated,
             "pricing_state": self.prices.state(),
         }
 
     def restored(self, prices: Prices, state: PlainData) -> Budget:
         """The budget as it was saved, with prices restored from the same state."""
-        limits = Limits(np.array(state["least"], dtype=np.int64), int(state["round_to"]), self.limits.kept)
-        return Budget(self.graph, prices, limits, self._build, target=state["target"], recalibrated=bool(state["recalibrated"]))
+        least, multiples = (np.array(state[name], dtype=np.int64) for name in ("least", "multiples"))
+        limits = Limits(least, multiples, self.limits.kept)
+        course = {name: state[name] for name in self._course()}
+        return Budget(self.graph, prices, limits, self._build, **course, recalibrated=bool(state["recalibrated"]))

@@ -12,6 +12,7 @@ from fnmatch import fnmatchcase
 from typing import Literal
 
 import numpy as np
+import torch
 from numpy.typing import NDArray
 from torch import nn
 
@@ -22,17 +23,22 @@ from gator.graph.select import layers_named, under
 
 MinWidth = int | Mapping[str, int]
 RoundTo = int | Literal["auto"]
-_AUTO = 0  # round_to until the prices are known
+Widths = NDArray[np.int64]  # one per edge
+# With round_to="auto": from this width on multiples of so many channels, which is what the kernels of most devices work on.
+_MULTIPLES = ((64, 8), (32, 4))
+_GROUPED = 4  # for depthwise and other grouped convolutions of any width: with others ONNX Runtime leaves its fast layout
+_CONVOLUTIONS = (torch.ops.aten.conv1d, torch.ops.aten.conv2d, torch.ops.aten.conv3d)
 log = logging.getLogger("gator")
 
 
 @dataclass(frozen=True)
 class Limits:
-    """The least width of every edge, in the order of the graph, and the number of channels that widths are multiples of."""
+    """For every edge, in the order of the graph, its least width and the number of channels its width is a multiple of."""
 
-    least: NDArray[np.int64]
-    round_to: int
+    least: Widths
+    multiples: Widths
     kept: tuple[int, ...] = ()  # edges that are not pruned
+    auto: bool = False  # whether the prices may still say better what widths should be multiples of
 
     @staticmethod
     def of(
@@ -52,11 +58,14 @@ class Limits:
         least = np.minimum(least, widths)
         kept = edges_named(model, graph, keep, "keep")
         least[list(kept)] = widths[list(kept)]
-        return Limits(least, _AUTO if round_to == "auto" else round_to, kept)
+        multiples = _usual_multiples(graph) if round_to == "auto" else np.full(len(graph.edges), round_to, dtype=np.int64)
+        return Limits(least, multiples, kept, auto=round_to == "auto")
 
     def resolved(self, prices: Prices) -> Limits:
-        """The same, with `round_to="auto"` replaced by the step of these prices."""
-        return self if self.round_to != _AUTO else replace(self, round_to=prices.width_step)
+        """The same; with `round_to="auto"` widths are multiples of the step that these prices show, if they show one."""
+        if not self.auto or prices.width_step == 1:
+            return replace(self, auto=False)
+        return replace(self, multiples=np.full_like(self.multiples, prices.width_step), auto=False)
 
     def with_one_of(self, edge: int) -> Limits:
         """The same, but this edge keeps at least one channel."""
@@ -67,8 +76,24 @@ class Limits:
 
     def widths_down(self, edge: int, width: int) -> list[int]:
         """The widths an edge can go down to from here, in falling order."""
-        widths = range(((width - 1) // self.round_to) * self.round_to, -1, -self.round_to) if width else ()
+        step = int(self.multiples[edge])
+        widths = range(((width - 1) // step) * step, -1, -step) if width else ()
         return [lower for lower in widths if lower >= self.least[edge]]
+
+
+def _usual_multiples(graph: Hypergraph) -> Widths:
+    """What widths are multiples of when nothing is known about the device."""
+    grouped = set()
+    program = graph.eval.program
+    for call in program.calls:
+        if call.packet in _CONVOLUTIONS and call.args.get("groups", 1) != 1:
+            grouped.add(program.values[call.value_at("weight")].name)
+
+    def multiple(edge: Edge) -> int:
+        usual = next((multiple for width, multiple in _MULTIPLES if edge.width >= width), 1)
+        return max(usual, _GROUPED) if any(member.parameter in grouped for member in edge.members) else usual
+
+    return np.array([multiple(edge) for edge in graph.edges], dtype=np.int64)
 
 
 def edges_named(model: nn.Module, graph: Hypergraph, given: Iterable[str | nn.Module], argument: str) -> tuple[int, ...]:

@@ -74,7 +74,7 @@ def one_shot(
     loss: Callable[[], Tensor] | None = None,
     seed: int = 0,
     min_width: MinWidth = 1,
-    round_to: RoundTo = 1,
+    round_to: RoundTo = "auto",
     keep: Iterable[str | nn.Module] = (),
     per_cost: bool = False,
 ) -> dict[str, list[int]]:
@@ -91,7 +91,7 @@ def one_shot(
         cost: "flops", "memory", "latency", or a cost object.
         loss: a function that runs the model on some data and returns the loss; "taylor" needs it.
         seed: of "random".
-        min_width, round_to, keep: as in `gator.Pruner`.
+        min_width, round_to, keep: as in `gator.Pruner`; with ratios, round_to="auto" rounds to single channels.
         per_cost: remove first the channels that are least important for what they cost, and let edges trade channels as long
             as that keeps more; for a cost that is measured, prices by FLOPs are tried as well.
 
@@ -115,17 +115,18 @@ def one_shot(
     if (target is None) == (ratios is None):
         raise GatorError("pass target= (what may be left of the cost) or ratios= (shares of channels to remove), not both")
     graph = retraced(graph, model)
-    limits = Limits.of(model, graph, min_width, round_to, keep)
-    if ratios is not None and (round_to == "auto" or per_cost or cost != "flops"):
-        raise GatorError("ratios= does not depend on a cost: leave out cost= and per_cost=, and give round_to= as a number")
+    if ratios is not None and (per_cost or cost != "flops"):
+        raise GatorError("ratios= does not depend on a cost: leave out cost= and per_cost=")
+    limits = Limits.of(model, graph, min_width, 1 if ratios is not None and round_to == "auto" else round_to, keep)
     scores = _scores(model, graph, criterion, loss, seed)
     if ratios is not None:
         alive = _by_ratio(graph, limits, scores, _ratios(model, graph, ratios))
     else:
         assert target is not None
         prices = cost_of(cost).on(model, graph)
-        goal = parse_target(target, prices.total([edge.width for edge in graph.edges]), prices.unit)
-        budget = Budget(graph, prices, limits, partial(_measurable, model, graph), target=goal)
+        whole = prices.total([edge.width for edge in graph.edges])
+        goal = parse_target(target, whole, prices.unit)
+        budget = Budget(graph, prices, limits, partial(_measurable, model, graph), whole=whole, target=goal)
         # A measured cost has kinks. Prices by FLOPs have none, and may lead to where more is kept.
         steering: tuple[Prices, ...] = (prices, Flops().on(model, graph)) if prices.tolerance else (prices,)
         alive, _ = budget.meeting(lambda limit: _chosen(budget, scores, limit, steering if per_cost else ()))
@@ -171,7 +172,7 @@ def _chosen(budget: Budget, scores: Scores, cost_limit: float, steering: Sequenc
     graph, prices, limits = budget.graph, budget.prices, budget.limits
     everything: Alive = np.ones(len(scores), dtype=bool)
     if not steering:
-        return project(graph, prices, limits, everything, scores, cost_limit).alive
+        return project(graph, prices, limits, everything, scores, cost_limit)
     edge_of = np.repeat(np.arange(len(graph.edges)), np.diff(graph.starts))
     full_cost = budget.cost(everything)
 
@@ -181,7 +182,7 @@ def _chosen(budget: Budget, scores: Scores, cost_limit: float, steering: Sequenc
             costs = by.per_channel(graph.widths_of(alive))
             worth = scores / np.maximum(costs, 1e-6 * float(costs.max()) or 1.0)[edge_of]
             wanted = full_cost * (cost_limit / full_cost) ** (step / _ROUNDS)
-            alive = project(graph, prices, limits, alive, worth, wanted).alive
+            alive = project(graph, prices, limits, alive, worth, wanted)
         return traded(graph, prices, limits, alive, scores, cost_limit)
 
     found = [steered(steering[0])]  # raises if the target cannot be reached

@@ -28,14 +28,6 @@ _LOOK_BACK = 300  # closings
 
 
 @dataclass(frozen=True)
-class Projection:
-    """The living channels that meet the budget, and the score of the last one that had to close."""
-
-    alive: Alive
-    score: float
-
-
-@dataclass(frozen=True)
 class _Closing:
     """An edge goes down to `width`; closings are made in the order of `score`."""
 
@@ -44,27 +36,28 @@ class _Closing:
     width: int
 
 
-def project(graph: Hypergraph, prices: Prices, limits: Limits, alive: Alive, scores: Scores, target: float) -> Projection:
+def project(graph: Hypergraph, prices: Prices, limits: Limits, alive: Alive, scores: Scores, target: float) -> Alive:
     """Close the channels with the lowest scores until the cost is at most `target`.
 
     Raises BudgetError if the limits do not allow it. An edge whose last channel connects the input with the output keeps it.
     """
     while True:
         try:
-            found = _closed(graph, prices, limits, alive, scores, target)
+            found: Alive = _closed(graph, prices, limits, alive, scores, target)
         except KeptError as error:  # computing the cost showed that this edge cannot close
             limits = limits.with_one_of(graph.index_of(error.edge))
             continue
-        edge = disconnecting_edge(graph, alive, found.alive)
+        edge = disconnecting_edge(graph, alive, found)
         if edge is None:
             return found
         limits = limits.with_one_of(edge)
 
 
-def _closed(graph: Hypergraph, prices: Prices, limits: Limits, alive: Alive, scores: Scores, target: float) -> Projection:
+def _closed(graph: Hypergraph, prices: Prices, limits: Limits, alive: Alive, scores: Scores, target: float) -> Alive:
     widths = graph.widths_of(alive)
     if prices.total(widths) <= target:
-        return Projection(alive.copy(), -np.inf)
+        same: Alive = alive.copy()
+        return same
     closings: list[_Closing] = []
     order: list[NDArray[np.int64]] = []  # the living channels of every edge, lowest score first
     for index, (start, end) in enumerate(itertools.pairwise(graph.starts)):
@@ -91,10 +84,10 @@ def _closed(graph: Hypergraph, prices: Prices, limits: Limits, alive: Alive, sco
         middle = (low + high) // 2
         low, high = (low, middle) if prices.total(after(middle)) <= target else (middle, high)
     left = _reopened(prices, closings[:high], after(high), widths, target)
-    result = alive.copy()
+    result: Alive = alive.copy()
     for index, width in enumerate(left):
         result[order[index][: widths[index] - width]] = False
-    return Projection(result, closings[high - 1].score)
+    return result
 
 
 def unreachable(target: float, lowest: float, unit: str) -> BudgetError:

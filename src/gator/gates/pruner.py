@@ -23,12 +23,13 @@ from gator.errors import GatorError
 from gator.gates.attach import GatedForward, attach, detach, gates_off, is_attached
 from gator.gates.budget import Budget
 from gator.gates.channel_origin import origin_of, traced_again
-from gator.gates.controller import Controller
 from gator.gates.gate import Gates
 from gator.gates.limits import Limits, MinWidth, RoundTo
 from gator.gates.loss import ComputationalLoss
 from gator.gates.project import Scores
 from gator.gates.pruner_state import check_saved, load_state_, state_of
+from gator.gates.pull import ALPHA, least_rate
+from gator.gates.schedule import Schedule
 from gator.gates.settings import GateSettings, Per, check_goal, check_not_wrapped
 from gator.gates.update import loss_scale, mean_gradient_, update_
 from gator.gates.view import live_view, summary_table
@@ -50,12 +51,14 @@ class Pruner:
         cost: "flops", "memory", "latency", or a cost object.
         alpha: the weight of the cost in the loss (eq. 4); or
         target: what may be left of the cost after `steps` steps: a share (0.5, "50%") or a figure ("300 MMACs", "4 MB").
-        steps: the number of steps after which the target is reached; never above it, less than one channel below it.
+        steps: the number of steps with gates. Channels close on a schedule, the target is reached after 0.9 of the steps (never
+            above it, less than one channel below it), and the rest trains the network as it will be cut.
         per: "example" draws gates for every example (the paper), "batch" once per forward.
         gamma: the learning rate of the gates, as a multiple of `lr` in `step` (eq. 8).
         momentum, weight_decay, temperature: of the gates; the user's optimizer never sees them.
         min_width: the least width, of all edges or by name.
-        round_to: widths are multiples of this; "auto" for the step that the cost shows.
+        round_to: widths are multiples of this. "auto": of the step that a latency table shows, if it shows one, else of 8 for
+            edges of 64 channels or more, of 4 from 32 on and for grouped convolutions, so that no kernel becomes slower.
         keep: edges to leave as they are, by name, by a layer that writes them, by glob pattern or module.
         graph: a traced graph to use instead of `example_inputs`.
         state: what `state_dict()` gave for this network as it is now: the pruner resumes from there.
@@ -93,7 +96,7 @@ class Pruner:
         weight_decay: float = 0.0,
         temperature: float = 1.0,
         min_width: MinWidth = 0,
-        round_to: RoundTo = 1,
+        round_to: RoundTo = "auto",
         keep: Iterable[str | nn.Module] = (),
         graph: SavedGraph | None = None,
         state: Mapping[str, Any] | None = None,
@@ -116,22 +119,21 @@ class Pruner:
             if state is None
             else self.cost.restored(model, self.graph, state["budget"]["pricing_state"])
         )
-        self.whole_cost = prices.total([edge.width for edge in self.graph.edges])
-        goal = None if target is None else parse_target(target, self.whole_cost, self.unit)
+        whole = prices.total([edge.width for edge in self.graph.edges])
+        goal = None if target is None else parse_target(target, whole, self.unit)
         self.steps_taken = self.steps_skipped = 0
-        self._alpha = 0.0 if alpha is None else float(alpha)
+        self._alpha = ALPHA if alpha is None else float(alpha)
         self._view: Any = None
         self._forward = self._gated_forward(limits)
         self._scale = loss_scale(self.gates)
-        self._use(Budget(self.graph, prices, limits, self._measurable, target=goal))
-        self._controller = (
-            None if steps is None else Controller(steps, momentum, float(self.gates.logits[0].detach()), temperature)
-        )
+        self._use(Budget(self.graph, prices, limits, self._measurable, whole=whole, target=goal, steps=steps))
+        first_logit = float(self.gates.logits[0].detach())
+        self._least_rate = 0.0 if steps is None else least_rate(steps, momentum, first_logit, temperature)
         if state is not None:
             self.load_state_dict(state)
         else:
             self.budget.check_reachable(self.gates.living(), self._scores())
-            if goal is not None and self.whole_cost <= goal:
+            if goal is not None and whole <= goal:
                 self.project()  # there is nothing to do
         attach(self._forward)
 
@@ -142,6 +144,11 @@ class Pruner:
     @property
     def prices(self) -> Prices:
         return self.budget.prices
+
+    @property
+    def whole_cost(self) -> float:
+        """What the network cost at the start, in the unit of the cost."""
+        return self.budget.whole
 
     @property
     def target(self) -> float | None:
@@ -159,7 +166,7 @@ class Pruner:
 
     @property
     def alpha(self) -> float:
-        """The weight of the cost in the loss: what was given, or what the controller of a target has chosen."""
+        """The weight of the cost in the loss: what was given or, with a target, a constant; 0 once the target is reached."""
         return 0.0 if self.finished else self._alpha
 
     @alpha.setter
@@ -215,12 +222,12 @@ class Pruner:
             self.steps_skipped += 1
         else:
             update_(
-                self.gates, gradient, self._loss.lambda_hat, rate=self._rate(lr), momentum=self.settings.momentum,
+                self.gates, gradient, self._loss.lambda_hat, rate=max(self.settings.gamma * lr, self._least_rate), momentum=self.settings.momentum,
                 weight_decay=self.settings.weight_decay,
             )  # fmt: skip
             self._close()
-        if self._controller is not None and not self.finished:
-            self._steer(self._controller, lr)
+        if self.budget.schedule is not None and not self.finished:
+            self._follow(self.budget.schedule)
         if self._view is not None:
             self._view.update()
 
@@ -228,15 +235,12 @@ class Pruner:
         if not is_attached(self._forward):
             raise GatorError(f"pruner.{what} was called after detach(): the gates are off; make a new Pruner to go on pruning")
 
-    def _rate(self, lr: float) -> float:
-        return self.settings.gamma * lr if self._controller is None else self._controller.rate(lr, self.settings.gamma)
-
-    def _steer(self, controller: Controller, lr: float) -> None:
-        if self.steps_taken >= controller.steps:
+    def _follow(self, schedule: Schedule) -> None:
+        """Close what costs more than the schedule allows, and everything above the target after its last step."""
+        if self.steps_taken >= schedule.last_step:
             self.project()
-        elif controller.acts_at(self.steps_taken):
-            deciding = self.budget.deciding_score(self.gates.living(), self._scores())
-            self._alpha = controller.alpha(deciding, self._rate(lr), self.steps_taken)
+        elif schedule.acts_at(self.steps_taken):
+            self._keep_only(self.budget.on_schedule(self.gates.living(), self._scores(), self.steps_taken))
 
     def _close(self) -> None:
         """Permanently close channels with a pass probability below 0.5, as far as the budget allows."""
@@ -293,9 +297,9 @@ class Pruner:
         """
         if self.target is None or self.finished:
             return self._cut(self.kept, keep_class=keep_class)
-        assert self._controller is not None
+        assert self.budget.schedule is not None
         warnings.warn(
-            f"cut() after {self.steps_taken} of {self._controller.steps} steps: the target is not reached yet, so the channels "
+            f"cut() after {self.steps_taken} of {self.budget.schedule.steps} steps: the target is not reached yet, so the channels "
             "to remove are chosen by gates that are not fully trained",
             stacklevel=2,
         )

@@ -14,7 +14,7 @@ from gator.gates.attach import gates_off
 if TYPE_CHECKING:
     from gator.gates.pruner import Pruner
 
-FORMAT = 2
+FORMAT = 3
 
 
 def state_of(pruner: Pruner) -> dict[str, Any]:
@@ -31,7 +31,6 @@ def state_of(pruner: Pruner) -> dict[str, Any]:
         "keep": list(pruner.keep),
         "budget": pruner.budget.state(),
         "loss_at_start": pruner._loss.at_start,
-        "whole_cost": pruner.whole_cost,
         "alpha": pruner._alpha,
         "finished": pruner.finished,
         "steps_taken": pruner.steps_taken,
@@ -40,10 +39,10 @@ def state_of(pruner: Pruner) -> dict[str, Any]:
 
 
 _KEYS = (
-    "format", "unit", "edges", "logits", "alive", "held", "momentum", "keep", "budget", "loss_at_start", "whole_cost", "alpha",
-    "finished", "steps_taken", "steps_skipped",
+    "format", "unit", "edges", "logits", "alive", "held", "momentum", "keep", "budget", "loss_at_start", "alpha", "finished",
+    "steps_taken", "steps_skipped",
 )  # fmt: skip
-_BUDGET_KEYS = ("target", "least", "round_to", "recalibrated", "pricing_state")
+_BUDGET_KEYS = ("whole", "target", "steps", "least", "multiples", "recalibrated", "pricing_state")
 
 
 def check_saved(state: Mapping[str, Any], unit: str) -> None:
@@ -76,7 +75,6 @@ def load_state_(pruner: Pruner, state: Mapping[str, Any]) -> None:
         gates.momentum.copy_(state["momentum"])
     gates.alive = state["alive"].to(device).clone()
     gates.held = state["held"].to(device).clone()
-    pruner.whole_cost = state["whole_cost"]
     pruner._alpha = state["alpha"]
     pruner.steps_taken, pruner.steps_skipped = state["steps_taken"], state["steps_skipped"]
     pruner._forward.noisy = not state["finished"]

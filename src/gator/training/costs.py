@@ -32,7 +32,7 @@ def _latency(recipe: Recipe, device: str) -> Latency:
         method=settings.method,
         batch=settings.batch,
         threads=settings.threads or recipe.run.threads or None,
-        channels_last=recipe.run.channels_last and settings.runtime in _LAYOUTS,
+        channels_last=recipe.run.in_channels_last and settings.runtime in _LAYOUTS,
         dtype=settings.dtype,
         device=device if settings.device == "auto" else settings.device,
         rounds=settings.rounds,

@@ -41,15 +41,11 @@ def _short(recipe: Recipe, parts: int) -> Recipe:
         model=dataclasses.replace(recipe.model, weights=""),
         data=dataclasses.replace(recipe.data, batch=parts * _EXAMPLES, sub_batch=_EXAMPLES if recipe.data.sub_batch else 0),
         train=_one_epoch(recipe.train),
-        prune=dataclasses.replace(_one_epoch(recipe.prune), alphas=recipe.prune.alphas[:_STEPS], round_to=_round_to(recipe)),
+        prune=dataclasses.replace(_one_epoch(recipe.prune), alphas=recipe.prune.alphas[:_STEPS]),
         finetune=dataclasses.replace(_one_epoch(recipe.finetune), recalibrate=min(recipe.finetune.recalibrate, 1)),
         # Not a table: building one takes minutes, and the file would stay.
         latency=dataclasses.replace(recipe.latency, method="probe", batch=1, rounds=1, table="", other_device=False),
     )
-
-
-def _round_to(recipe: Recipe) -> int:
-    return recipe.prune.round_to if isinstance(recipe.prune.round_to, int) else 1
 
 
 def _one_epoch(phase: P) -> P:

@@ -68,6 +68,10 @@ class RunFolder:
     def round_file(self, number: int) -> Path:
         return self.path / f"round-{number + 1}.safetensors"
 
+    def cut_file(self, number: int) -> Path:
+        """The network of a round before fine-tuning, from which another round may start."""
+        return self.path / f"cut-{number + 1}.safetensors"
+
     def record(self, moment: Moment, total_steps: int) -> None:
         """Append a line to metrics.jsonl, and the same values to the TensorBoard events."""
         line = {"total_steps": total_steps, **moment.as_json()}

@@ -20,7 +20,7 @@ from gator.gates.pruner import Pruner
 from gator.training.evaluate import check_scores, class_scores, to_device
 from gator.training.processes import Processes
 from gator.training.recipe import Phase, Recipe
-from gator.training.schedule import learning_rate
+from gator.training.schedule import Span, learning_rate
 from gator.training.watch import Moment
 from gator.zoo.data import Loader
 
@@ -50,13 +50,13 @@ class Loop:
     def __init__(
         self, recipe: Recipe, kind: str, phase: Phase, number: int, network: nn.Module, optimizer: Optimizer, loader: Loader,
         processes: Processes, *, pruner: Pruner | None = None, teacher: nn.Module | None = None,
-        first_epoch: int = 0, channels: int | None = None,
+        first_epoch: int = 0, span: Span, whole_cost: float = 0.0, channels: int | None = None,
     ) -> None:  # fmt: skip
         self.kind, self.phase, self.number = kind, phase, number
         self.network, self.optimizer, self.pruner, self.teacher = network, optimizer, pruner, teacher
         self.position = Position()
         self._recipe, self._loader, self._processes = recipe, loader, processes
-        self._first_epoch, self._channels = first_epoch, channels
+        self._first_epoch, self._span, self._whole_cost, self._channels = first_epoch, span, whole_cost, channels
         self._called = self._parallel = network
         self.wrap()
 
@@ -92,7 +92,7 @@ class Loop:
 
     @property
     def lr(self) -> float:
-        return learning_rate(self.phase, self.steps_taken, self.steps_an_epoch)
+        return learning_rate(self.phase, self.steps_taken, self.steps_an_epoch, self._span)
 
     def epoch(self, after_step: Callable[[], None]) -> None:
         """Train to the end of the current epoch; `after_step` is called after every step but the last."""
@@ -115,7 +115,7 @@ class Loop:
         at.epoch, at.step, at.loss = at.epoch + 1, 0, 0.0
 
     def _batches(self) -> Iterator[tuple[Tensor, Tensor]]:
-        # Epochs are numbered differently in every phase and round, so that no order of examples is repeated.
+        # Epochs are numbered on from phase to phase, so that no order of examples is repeated.
         return self._loader.batches(self._first_epoch + self.position.epoch, start=self.position.step)
 
     def _step(self, batch: Tensor, targets: Tensor) -> float:
@@ -128,7 +128,7 @@ class Loop:
         for index, (images, labels) in enumerate(parts):
             last = index == len(parts) - 1
             with nullcontext() if last else processes.no_sync(self._parallel):
-                x = to_device(images, processes.device, self._recipe.run.channels_last)
+                x = to_device(images, processes.device, self._recipe.run.in_channels_last)
                 loss = self._loss(x, labels.to(processes.device))
                 total += self._finite(float(loss.detach()) / len(parts), lr)
                 if self.pruner is not None:
@@ -179,12 +179,12 @@ class Loop:
             step=self.steps_taken,
             steps=self.phase.epochs * self.steps_an_epoch,
             loss=at.loss / max(at.step, 1),
-            lr=learning_rate(self.phase, last, self.steps_an_epoch),
+            lr=learning_rate(self.phase, last, self.steps_an_epoch, self._span),
             seconds=at.seconds,
             accuracy=accuracy,
             test_loss=test_loss,
-            cost_left=None if pruner is None else pruner.cost_left / pruner.whole_cost,
-            target=None if pruner is None or pruner.target is None else pruner.target / pruner.whole_cost,
+            cost_left=None if pruner is None else pruner.cost_left / self._whole_cost,
+            target=None if pruner is None or pruner.target is None else pruner.target / self._whole_cost,
             alpha=None if pruner is None else pruner.alpha,
             living=None if pruner is None else int(pruner.gates.alive.sum()),
             channels=None if pruner is None else self._channels,

@@ -31,7 +31,7 @@ def read_recipe(source: str | os.PathLike[str] = DEFAULT, changes: Iterable[str]
 
     source: the path of a file, or the name of a recipe that comes with Gator ("digits", "cifar10-resnet56-flops", ...).
     changes: keys to change, each as "key=value" with the value in TOML, for example "prune.target=0.4"; a string needs no
-    quotes. A change of prune.target removes prune.alphas, and the other way round.
+    quotes. A change of prune.target, prune.targets or prune.alphas removes the other two.
 
     Returns a `gator.Recipe`. Raises `gator.RecipeError`, which names the key, if there is no such recipe, if a key is unknown
     or missing, or if a value has the wrong type or is out of range.
@@ -92,9 +92,11 @@ def _change(content: dict[str, Any], change: str) -> None:
             raise RecipeError(f"--set {change!r}: {part} is a single value, not a table")
         content = inner
     content[parts[-1]] = value
-    other = {"target": "alphas", "alphas": "target"}.get(parts[-1])
-    if parts[:-1] == ["prune"] and other:
-        content.pop(other, None)  # a recipe has one of the two
+    goals = ("target", "targets", "alphas")
+    if parts[:-1] == ["prune"] and parts[-1] in goals:
+        for other in goals:  # a recipe has one of them
+            if other != parts[-1]:
+                content.pop(other, None)
 
 
 def _made(kind: type[T], content: Any, path: str) -> T:
@@ -160,7 +162,7 @@ def _described(hint: Any) -> str:
     if dataclasses.is_dataclass(hint):
         return "a table"
     if typing.get_origin(hint) is tuple:
-        return f"a list of {_NOUNS[typing.get_args(hint)[0]]}s"
+        return f"a list of {' or '.join(_NOUNS[kind] + 's' for kind in _alternatives(typing.get_args(hint)[0]))}"
     return " or ".join(_described_one(kind) for kind in _alternatives(hint))
 
 

@@ -11,9 +11,11 @@ from typing import Literal
 from gator.cost.by_name import CostName
 from gator.cost.latency.setup import DtypeName, LatencyMethod, RuntimeName
 from gator.gates.limits import RoundTo
+from gator.gates.one_shot import Criterion
 from gator.gates.settings import Per
 
 ScheduleName = Literal["cosine", "steps", "constant"]
+AnnealName = Literal["auto", "restart", "continue"]
 OptimizerName = Literal["sgd", "adamw"]
 DeviceName = Literal["auto", "cpu", "cuda", "mps"]
 PrecisionName = Literal["no", "bf16", "fp16"]
@@ -71,12 +73,16 @@ class PrunePhase(Phase):
 
     cost: CostName = "flops"
     target: float | str | None = None  # a share (0.5, "50%") or an absolute figure such as "300 MMACs", "4 MB", "5 ms"
-    alphas: tuple[float, ...] = ()  # instead of a target: weights of the cost in the loss, one per round, rising
+    targets: tuple[float | str, ...] = ()  # instead: several, falling; every round continues from the gated weights of the last
+    alphas: tuple[float, ...] = ()  # instead: weights of the cost in the loss (eq. 4), one per round, rising
+    max_drop: float | None = None  # points of accuracy that may be lost, on held-back data: stops before a target loses more
+    bisections: int = 2  # with max_drop, targets to try between the last that kept it and the first that did not
+    criterion: Criterion | Literal["function"] | None = None  # with epochs = 0: choose channels by this instead of by gates
     per: Per = "example"  # gates are drawn per example (as in the paper) or per batch (a little faster)
     gamma: float = 0.2
     gate_weight_decay: float = 0.0
     min_width: int = 0
-    round_to: RoundTo = 1  # widths become multiples of this; "auto": of the width step in the latency table
+    round_to: RoundTo = "auto"  # widths become multiples of this; "auto": of what devices work on at a time
     keep: tuple[str, ...] = ()
     shrink: bool = True  # remove closed channels from the network at the end of an epoch
 
@@ -85,6 +91,9 @@ class PrunePhase(Phase):
 class FinetunePhase(Phase):
     """Training of the cut network."""
 
+    # The learning rate starts at `lr` again ("restart"), or goes on falling where that of [prune] ended ("continue": one annealing
+    # of [prune] over both phases). "auto": "continue" for a short run to one target, else "restart".
+    anneal: AnnealName = "auto"
     recalibrate: int = 100  # batches to recompute batch-norm statistics with, before fine-tuning; 0: keep the old ones
 
 
@@ -110,9 +119,14 @@ class RunSettings:
     device: DeviceName = "auto"
     precision: PrecisionName = "no"
     threads: int = 0  # 0: leave the number of threads as it is
-    channels_last: bool = False
+    channels_last: bool | Literal["auto"] = "auto"  # "auto": for networks with 2-d convolutions
     compile: bool = False
     checkpoint_seconds: float = 300.0
+
+    @property
+    def in_channels_last(self) -> bool:
+        """False for "auto" too: a run decides that first."""
+        return self.channels_last is True
 
 
 @dataclass(frozen=True)

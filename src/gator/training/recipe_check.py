@@ -10,6 +10,7 @@ from typing import Any, Literal, get_args, get_origin, get_type_hints
 
 from gator.errors import RecipeError
 from gator.training.recipe import DataSettings, LatencySettings, Phase, PrunePhase, Recipe
+from gator.zoo.user_file import is_file
 
 
 def check(recipe: Recipe) -> Recipe:
@@ -24,13 +25,20 @@ def check(recipe: Recipe) -> Recipe:
         raise RecipeError("train.distill: there is no dense network to learn from before it is trained; set it to 0")
     _check_prune(recipe.prune)
     _check_latency(recipe.latency)
-    if recipe.prune.round_to == "auto" and (recipe.prune.cost != "latency" or recipe.latency.method != "table"):
-        needed = 'prune.cost = "latency" and latency.method = "table"'
-        raise RecipeError(f'prune.round_to = "auto" reads the width step from a latency table: it needs {needed}')
+    if recipe.prune.max_drop is not None and not recipe.data.hold_back and _has_test_set(recipe.data.name):
+        raise RecipeError(
+            "prune.max_drop chooses a network by its accuracy, which must not be that on the test set: set data.hold_back"
+        )
+    if recipe.finetune.anneal == "continue" and (recipe.prune.schedule != "cosine" or recipe.prune.alphas):
+        raise RecipeError('finetune.anneal = "continue" needs prune.schedule = "cosine" and a target')
     _at_least(0, "finetune.recalibrate", recipe.finetune.recalibrate)
     _at_least(0, "run.threads", recipe.run.threads)
     _at_least(0, "run.checkpoint_seconds", recipe.run.checkpoint_seconds)
     return recipe
+
+
+def _has_test_set(data: str) -> bool:
+    return data != "imagefolder" and not is_file(data)
 
 
 def listed(choices: tuple[Any, ...]) -> str:
@@ -79,12 +87,25 @@ def _check_phase(key: str, phase: Phase) -> None:
 
 
 def _check_prune(prune: PrunePhase) -> None:
-    _at_least(1, "prune.epochs", prune.epochs)
-    if (prune.target is None) == (not prune.alphas):
-        found = "neither is given" if prune.target is None else "both are given"
-        raise RecipeError(f"prune.target or prune.alphas says how much to remove: give one of them ({found})")
-    if prune.target is not None and not isinstance(prune.target, str):
-        _need(0 < prune.target <= 1, "prune.target", prune.target, 'a share above 0 and up to 1, or a figure: "300 MMACs"')
+    if prune.criterion is None:
+        _at_least(1, "prune.epochs", prune.epochs)
+    elif prune.epochs or prune.alphas:
+        raise RecipeError("prune.criterion chooses channels without training: set prune.epochs = 0 and a prune.target")
+    given = [name for name in ("target", "targets", "alphas") if getattr(prune, name) not in (None, ())]
+    if len(given) != 1:
+        found = f"{' and '.join(given)} are given" if given else "none is given"
+        raise RecipeError(f"prune.target, prune.targets or prune.alphas says how much to remove: give one of them ({found})")
+    for key, target in [("target", prune.target), *(("targets", target) for target in prune.targets)]:
+        if target is not None and not isinstance(target, str):
+            _need(0 < target <= 1, f"prune.{key}", target, 'a share above 0 and up to 1, or a figure: "300 MMACs"')
+    shares = [target for target in prune.targets if not isinstance(target, str)]
+    if shares != sorted(set(shares), reverse=True):
+        raise RecipeError(f"prune.targets = {list(prune.targets)} must fall: each round continues from the one before")
+    if prune.max_drop is not None:
+        _at_least(0, "prune.max_drop", prune.max_drop)
+        if prune.alphas or prune.criterion is not None:
+            raise RecipeError("prune.max_drop needs prune.target or prune.targets, and gates")
+    _at_least(0, "prune.bisections", prune.bisections)
     _need(all(alpha >= 0 for alpha in prune.alphas), "prune.alphas", prune.alphas, "weights of 0 or more")
     if list(prune.alphas) != sorted(prune.alphas):
         raise RecipeError(f"prune.alphas = {list(prune.alphas)} must rise: each round continues from the one before")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
+from pathlib import Path
 from typing import Any
 
 from torch import Tensor, nn
@@ -34,6 +35,7 @@ class Outcome:
     figures: Figures
     accuracy_cut: float  # after the cut, with recalibrated batch norms, before fine-tuning
     accuracy_best: float  # the best epoch of fine-tuning; figures.accuracy is that of the last epoch
+    share: float  # what it costs, as a share of the dense network's cost
     alpha: float | None = None
 
 
@@ -51,14 +53,22 @@ class Result:
     tested_on: str  # the examples that accuracies are of
     seconds: float
     before: Figures  # of the dense network
-    rounds: tuple[Outcome, ...]  # one for a target, or one per alpha
+    rounds: tuple[Outcome, ...]  # one for every target or alpha
     timed_under: str  # the conditions of the latencies: runtime, device, threads, batch
+    chosen: int  # the round whose network is the result: the last, or with max_drop the smallest network within it
+    why: str = ""  # with max_drop, why that one, and how much accuracy it loses
 
     def as_json(self) -> dict[str, Any]:
         return asdict(self)
 
     def __str__(self) -> str:
-        return "\n\n".join([*(_table(self.before, outcome) for outcome in self.rounds), f"latency: {self.timed_under}"])
+        tables = (_table(self.before, outcome) for outcome in self.rounds)
+        return "\n\n".join([*tables, *([self.why] if self.why else []), f"latency: {self.timed_under}"])
+
+    @property
+    def network(self) -> Path:
+        """The file of the network that is the result, for `gator.load`."""
+        return Path(self.folder) / self.rounds[self.chosen].file
 
 
 def with_latencies(found: Sequence[Figures], networks: Sequence[nn.Module], watch: Stopwatch) -> list[Figures]:

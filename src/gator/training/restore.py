@@ -25,12 +25,13 @@ from gator.training.report import Figures, Outcome
 if TYPE_CHECKING:
     from gator.training.stages import Run
 
+_NUMBERS = ("channels", "total_steps", "accuracy_cut", "accuracy_best", "seconds", "whole_cost", "share")
 _TENSORS = ("torch", "cuda")  # random number generators whose state is a tensor
 
 
 def state_of(run: Run) -> State:
     """Everything a resumed run needs to compute exactly what the uninterrupted run would have computed."""
-    loop, last = run.loop, run.stage >= len(run.stages)
+    loop, last = run.loop, run.stage is None
     random = run.processes.gather(random_state())
     state = State(
         {f"random/{rank}/{key}": own[key] for rank, own in enumerate(random) for key in _TENSORS if own[key] is not None},
@@ -38,17 +39,17 @@ def state_of(run: Run) -> State:
             "recipe": as_mapping(run.recipe),
             "processes": run.processes.count,
             "random": [{key: own[key] for key in ("python", "numpy")} for own in random],
-            "stage": run.stage,
+            "stage": run.stage_number,
             "position": None if loop is None else asdict(loop.position),
             "losses": run.processes.gather(0.0 if loop is None else loop.position.loss),
             "before": None if run.before is None else asdict(run.before),
             "rounds": [asdict(outcome) for outcome in run.rounds],
-            "numbers": [run.channels, run.total_steps, run.accuracy_cut, run.accuracy_best, run.seconds],
+            "numbers": [getattr(run, name) for name in _NUMBERS],
             "metrics_bytes": run.folder.metrics_bytes(),
             "scaler": run.processes.precision.state_dict(),
         },
     )  # fmt: skip
-    if run.pruner is not None or (loop is None and not last) or (loop is not None and loop.kind == "train"):
+    if not last and (loop is None or loop.kind != "finetune" or run.more_rounds()):
         state = state.with_part("model", network_state(run.model))
     if run.pruner is not None:
         state = state.with_part("pruner", mapping_state(run.pruner.state_dict()))
@@ -75,19 +76,22 @@ def restore_(run: Run) -> None:
         raise RunError(
             f"{path} was written by a run with {content['processes']} processes; resume with as many, not {run.processes.count}"
         )
-    run.stage = content["stage"]
+    run.stage_number = content["stage"]
     run.before = None if content["before"] is None else Figures(**content["before"])
     run.rounds = [Outcome(**{**o, "figures": Figures(**o["figures"])}) for o in content["rounds"]]
-    run.channels, run.total_steps, run.accuracy_cut, run.accuracy_best, run.seconds = content["numbers"]
+    for name, number in zip(_NUMBERS, content["numbers"], strict=True):
+        setattr(run, name, number)
+    networks = run.networks
     if "model" in content:
-        run.model = run.placed(network_from(state.part("model"), run.fresh(), path))
+        run.model = networks.placed(network_from(state.part("model"), networks.fresh(), path))
     if "pruner" in content:
         run.make_pruner(mapping_from(state.part("pruner")))
     if content["position"] is not None:
-        stage = run.stages[run.stage]
+        stage = run.stage
+        assert stage is not None
         network = run.model
         if "small" in content:
-            network = run.placed(network_from(state.part("small"), run.fresh(), path))
+            network = networks.placed(network_from(state.part("small"), networks.fresh(), path))
         pruner = run.pruner if stage.kind == "prune" else None
         run.make_loop(stage, network, pruner, state.part("optimizer"))
         assert run.loop is not None

@@ -12,6 +12,7 @@ from typing import Any
 from gator.errors import RunError
 from gator.rank_zero import on_rank_zero
 from gator.training.folder import RunFolder, environment, next_free
+from gator.training.one_shot import Choose
 from gator.training.processes import Processes
 from gator.training.reading import read_recipe
 from gator.training.recipe import Recipe
@@ -23,7 +24,11 @@ from gator.zoo.data import Data
 
 
 def run(
-    recipe: Recipe | str | os.PathLike[str], *, folder: str | os.PathLike[str] | None = None, watch: Watch | None = None
+    recipe: Recipe | str | os.PathLike[str],
+    *,
+    folder: str | os.PathLike[str] | None = None,
+    watch: Watch | None = None,
+    choose: Choose | None = None,
 ) -> Result:
     """Train, prune and fine-tune a network as a recipe says.
 
@@ -31,6 +36,8 @@ def run(
     folder: where to write networks, checkpoints, metrics and the result; it must not exist yet, or be empty. By default
     runs/NAME, or runs/NAME-2 and so on if that exists.
     watch: is told of every epoch; by default progress goes to the logger "gator".
+    choose: with `prune.criterion = "function"`, a function `f(model, graph, cost)` that returns the channels to keep, as
+    `gator.cut` takes them; `cost` is what the network may cost, in the unit of the cost. For comparing a method of your own.
 
     Returns a `gator.Result`. Raises `gator.RecipeError`, `gator.DataError` or `gator.ModelNameError` before any training if a
     setting is wrong, and `gator.RunError` if the run has to stop: the loss is not finite, the disk is full, or Ctrl-C or
@@ -42,15 +49,15 @@ def run(
     True
     """
     recipe = check(recipe) if isinstance(recipe, Recipe) else read_recipe(recipe)
-    return _go(recipe, None if folder is None else Path(folder), None, watch or Watch())
+    return _go(recipe, None if folder is None else Path(folder), None, watch or Watch(), choose=choose)
 
 
-def resume(folder: str | os.PathLike[str], *, watch: Watch | None = None) -> Result:
+def resume(folder: str | os.PathLike[str], *, watch: Watch | None = None, choose: Choose | None = None) -> Result:
     """Continue a run that was stopped or killed, from its last checkpoint.
 
     folder: the run folder; the recipe is read from there. On one machine, with the same versions and number of processes and
     threads, the result is bit for bit that of a run that was never stopped.
-    watch: as for `gator.run`.
+    watch, choose: as for `gator.run`.
 
     Returns and raises what `gator.run` does; also raises `gator.RunError` if the folder is not a run folder, if the run is
     finished, or if it was started with another recipe or number of processes.
@@ -64,7 +71,7 @@ def resume(folder: str | os.PathLike[str], *, watch: Watch | None = None) -> Res
     found = RunFolder.of_run(Path(folder))
     if found.result.is_file():
         raise RunError(f"the run in {folder} is finished; its table is in {found.path / 'result.txt'}")
-    return _go(found.recipe(), found.path, found, watch or Watch())
+    return _go(found.recipe(), found.path, found, watch or Watch(), choose=choose)
 
 
 def run_on(recipe: Recipe, data: Data, folder: Path, watch: Watch) -> Result:
@@ -72,10 +79,17 @@ def run_on(recipe: Recipe, data: Data, folder: Path, watch: Watch) -> Result:
     return _go(check(recipe), folder, None, watch, data)
 
 
-def _go(recipe: Recipe, path: Path | None, folder: RunFolder | None, watch: Watch, data: Data | None = None) -> Result:
+def _go(
+    recipe: Recipe,
+    path: Path | None,
+    folder: RunFolder | None,
+    watch: Watch,
+    data: Data | None = None,
+    choose: Choose | None = None,
+) -> Result:
     processes = Processes(recipe.run)
     try:
-        work = Run(recipe, processes, watch, resuming=folder is not None, data=data)
+        work = Run(recipe, processes, watch, resuming=folder is not None, data=data, choose=choose)
         folder = folder or _new_folder(recipe, path, processes)
         with _signals_stop(work):
             return work.go(folder)

@@ -1,11 +1,12 @@
 """The stages of a run, one after the other. A run can be stopped after any step and resumed.
 
-Train the dense network if the recipe says so; then, for the target or for every alpha: train with gates, cut, and fine-tune the
-cut network. The next round continues from the gated weights, not from the fine-tuned ones (section 4 of the paper).
+Train the dense network if the recipe says so; then, for every target or alpha: train with gates (or choose by a criterion), cut, and
+fine-tune the cut network. The next round continues from the gated weights, not from the fine-tuned ones (section 4 of the paper).
 """
 
 from __future__ import annotations
 
+import copy
 import math
 import random
 import time
@@ -21,7 +22,7 @@ from gator.cost.latency.stopwatch import Stopwatch
 from gator.cost.measure import measure
 from gator.cost.target import parse_target
 from gator.errors import FileError, RunError
-from gator.files.save import read_packed, save, unpacked
+from gator.files.save import save
 from gator.gates.pruner import Pruner
 from gator.graph.inputs import describe
 from gator.rank_zero import on_rank_zero
@@ -31,17 +32,19 @@ from gator.training.costs import cost_for, setup_for
 from gator.training.evaluate import evaluate, recalibrate_
 from gator.training.folder import RunFolder
 from gator.training.loop import Loop, LossError, optimizer_for
+from gator.training.networks import Networks
+from gator.training.one_shot import Choose, chosen_by_criterion
 from gator.training.processes import Processes
 from gator.training.recipe import Phase, Recipe
 from gator.training.report import Figures, Outcome, Result, figures, with_latencies
 from gator.training.restore import restore_, state_of
+from gator.training.rounds import Goal, chosen_round, may_go_on, next_goal, targets_of
+from gator.training.schedule import Span, spans
 from gator.training.watch import Watch
-from gator.training.weights import with_weights
 from gator.zoo.data import Data, load_data
-from gator.zoo.models import build
 
 T = TypeVar("T")
-_EPOCHS_PER_STAGE = 1_000_000  # more than any stage has: no two stages see the same order of examples
+_EPOCHS_PER_ROUND = 1_000_000  # more than any round has: no two rounds see the same order of examples
 
 
 @dataclass(frozen=True)
@@ -59,9 +62,17 @@ class Interrupted(RunError):
 class Run:
     """The networks of a run and its position. Everything that changes is in a checkpoint (restore.py)."""
 
-    def __init__(self, recipe: Recipe, processes: Processes, watch: Watch, *, resuming: bool, data: Data | None = None) -> None:
-        self.recipe, self.processes, self.watch = recipe, processes, watch
+    def __init__(
+        self, recipe: Recipe, processes: Processes, watch: Watch, *, resuming: bool, data: Data | None = None,
+        choose: Choose | None = None,
+    ) -> None:  # fmt: skip
+        self.processes, self.watch = processes, watch
         self.stop_requested = False
+        if (recipe.prune.criterion == "function") != (choose is not None):
+            raise RunError(
+                'prune.criterion = "function" and choose= go together: pass the function to gator.run or gator.resume'
+            )
+        self._choose = choose
         settings, count = recipe.data, processes.count
         if settings.batch % (max(settings.sub_batch, 1) * count):
             raise RunError(
@@ -79,14 +90,14 @@ class Run:
         if len(set(lengths)) > 1:
             raise RunError(f"the processes have {lengths} training batches per epoch; give each the same number")
         self.example = torch.zeros(1, *(recipe.model.input or self.data.shape), device=processes.device)
+        self.networks = Networks(recipe, self.example, self.data.classes)
+        self.recipe = self.networks.recipe
         self.resuming = resuming
-        self.model = self.fresh() if resuming else self.built()
-        rounds = len(recipe.prune.alphas) or 1
-        self.stages = [Stage("train", 0)] if recipe.train.epochs else []
-        for number in range(rounds):
-            self.stages += [Stage("prune", number), Stage("finetune", number)]
-        self.stage = 0
+        self.model = self.networks.fresh() if resuming else self.built()
+        self.stage_number = 0
         self.before: Figures | None = None
+        self.whole_cost = 0.0  # of the dense network, in the unit of the cost
+        self.share = 1.0  # of that cost, which the network of this round has left
         self.rounds: list[Outcome] = []
         self.pruner: Pruner | None = None
         self.loop: Loop | None = None
@@ -101,8 +112,11 @@ class Run:
         """Raise errors about [prune] and [latency] now, not after the dense network has been trained."""
         self._stopwatch().prepare(self.model)
         cost = cost_for(self.recipe, self.processes.device.type)
-        if isinstance(self.recipe.prune.target, str):
-            parse_target(self.recipe.prune.target, 1.0, cost.unit)
+        for target in targets_of(self.recipe.prune):
+            if isinstance(target, str):
+                parse_target(target, 1.0, cost.unit)
+        if not self.recipe.prune.epochs:
+            return
         with torch.random.fork_rng():
             self.make_pruner()
         assert self.pruner is not None
@@ -110,22 +124,11 @@ class Run:
         self.pruner = None
 
     def built(self) -> nn.Module:
-        """A new instance of the network, with the weights that the recipe names."""
-        settings = self.recipe.model
-        source, _, which = settings.weights.partition(":")
-        pretrained = source == "pretrained"
-        model = self._new_instance(which or "DEFAULT" if pretrained else "")
+        """The network as the run starts with it."""
+        model = self.networks.built()
         if self.processes.rank:  # from here on every rank draws noise of its own; the weights were drawn alike
             torch.manual_seed(self.recipe.seed + 1_000_003 * self.processes.rank)
-        return self.placed(with_weights(model, Path(settings.weights)) if settings.weights and not pretrained else model)
-
-    def _new_instance(self, pretrained: str = "") -> nn.Module:
-        name, classes = self.recipe.model.name, self.data.classes
-        return build(name, example_inputs=self.example, classes=classes, pretrained=pretrained).model
-
-    def placed(self, network: nn.Module) -> nn.Module:
-        network = network.to(self.processes.device)
-        return network.to(memory_format=torch.channels_last) if self.recipe.run.channels_last else network  # type: ignore[call-overload]
+        return model
 
     def go(self, folder: RunFolder) -> Result:
         self.folder = folder
@@ -133,29 +136,47 @@ class Run:
         self._last_checkpoint, started = time.monotonic(), time.monotonic()
         already = self.seconds
         try:
-            while self.stage < len(self.stages):
-                stage = self.stages[self.stage]
+            while (stage := self.stage) is not None:
                 if self.loop is None:
                     self._begin(stage)
-                assert self.loop is not None
-                while self.loop.position.epoch < self.loop.phase.epochs:
+                while self.loop is not None and self.loop.position.epoch < self.loop.phase.epochs:
                     self.loop.epoch(self._between_steps)
                     self._end_of_epoch(stage)
                     self.seconds = already + time.monotonic() - started
                     self._save_if_due()
                 self._end(stage)
-                self.loop, self.stage = None, self.stage + 1
+                self.loop, self.stage_number = None, self.stage_number + 1
                 self.seconds = already + time.monotonic() - started
                 self._write_checkpoint()
             return self._finish()
         except LossError as error:
+            assert stage is not None
             advice = f"Start again with a smaller learning rate (--set {stage.kind}.lr=...)."
             raise RunError(f"{error}\n  {self._last_good()}. {advice}") from error
         finally:
             folder.close()
 
-    def _phase(self, stage: Stage) -> Phase:
-        phases: dict[str, Phase] = {"train": self.recipe.train, "prune": self.recipe.prune, "finetune": self.recipe.finetune}
+    @property
+    def stage(self) -> Stage | None:
+        """The stage that the run is at; None after the last."""
+        number = self.stage_number - (1 if self.recipe.train.epochs else 0)
+        if number < 0:
+            return Stage("train", 0)
+        if number % 2 == 0 and self._goal() is None:
+            return None
+        return Stage("finetune" if number % 2 else "prune", number // 2)
+
+    def _goal(self) -> Goal | None:
+        """The goal of the round that the run is at; the first one does not depend on the accuracy."""
+        return next_goal(self.recipe.prune, self.rounds, 0.0 if self.before is None else self.before.accuracy)
+
+    def _phase(self, stage: Stage) -> tuple[Phase, Span]:
+        finetune, of_prune, of_finetune = spans(self.recipe)
+        phases: dict[str, tuple[Phase, Span]] = {
+            "train": (self.recipe.train, Span()),
+            "prune": (self.recipe.prune, of_prune),
+            "finetune": (finetune, of_finetune),
+        }
         return phases[stage.kind]
 
     def _begin(self, stage: Stage) -> None:
@@ -164,30 +185,67 @@ class Run:
         if stage.kind == "train":
             self.make_loop(stage, self.model)
         elif stage.kind == "prune":
+            goal = self._goal()
+            assert goal is not None
             if stage.round == 0:
                 self._save_dense()
+            if not recipe.prune.epochs:
+                return
+            if stage.round == 0 or goal.alpha is None:
+                self.model = self._start_of(goal, stage.round)
                 self.make_pruner()
             assert self.pruner is not None
-            if recipe.prune.alphas:
-                self.pruner.alpha = recipe.prune.alphas[stage.round]
+            if goal.alpha is not None:
+                self.pruner.alpha = goal.alpha
             self.make_loop(stage, self.model, self.pruner)
         else:
-            assert self.pruner is not None
-            small = self.placed(self.pruner.cut())
-            if not self._more_rounds():
-                self.pruner.detach()
-                self.pruner = None
+            small = self._cut_network(stage)
             recalibrate_(
                 small, self.data.train, self.processes, batches=recipe.finetune.recalibrate,
-                channels_last=recipe.run.channels_last,
+                channels_last=recipe.run.in_channels_last,
             )  # fmt: skip
             self.accuracy_cut, _ = self._evaluate(small)
             self.accuracy_best = self.accuracy_cut
             self.watch.note(f"cut to {self._size_of(small)}; accuracy {self.accuracy_cut:.2f} % before fine-tuning")
             self.make_loop(stage, small)
 
-    def _more_rounds(self) -> bool:
-        return any(later.kind == "prune" for later in self.stages[self.stage + 1 :])
+    def more_rounds(self) -> bool:
+        """Whether the gated weights are needed again after the round that the run is at."""
+        return may_go_on(self.recipe.prune, len(self.rounds))
+
+    def _start_of(self, goal: Goal, number: int) -> nn.Module:
+        """The network that gates are put on in a round with a target."""
+        before = None if number == 0 else number - 1
+        if goal.start == before:
+            return self.model
+        return self.networks.from_file(self.folder.dense if goal.start is None else self.folder.cut_file(goal.start))
+
+    def _cut_network(self, stage: Stage) -> nn.Module:
+        """The smaller network of this round, before fine-tuning. In a run with several rounds the next can start from it."""
+        if self.pruner is None:
+            return self._chosen_by_criterion()
+        small = self.networks.placed(self.pruner.cut())
+        self.share = self.pruner.cost_left / self.whole_cost
+        if self.recipe.prune.alphas and self.more_rounds():
+            return small
+        self.pruner.detach()
+        self.pruner = None
+        if self.more_rounds():
+            self.model = small
+            if self.recipe.prune.max_drop is not None:
+                self._write(lambda: save(small, self.folder.cut_file(stage.round)))
+            return copy.deepcopy(small)
+        return small
+
+    def _chosen_by_criterion(self) -> nn.Module:
+        cost, goal = cost_for(self.recipe, self.processes.device.type), self._goal()
+        assert goal is not None
+        assert goal.target is not None
+        dense = self.model if not self.rounds else self.networks.from_file(self.folder.dense)
+        small, self.share = chosen_by_criterion(
+            dense, self.example, cost, goal.target, self.recipe, self.data.train, self._choose
+        )
+        return self.networks.placed(small)
 
     def _save_dense(self) -> None:
         self._write(lambda: save(self.model, self.folder.dense))
@@ -200,39 +258,43 @@ class Run:
         return f"{counted.macs:,} MACs, {counted.params:,} parameters"
 
     def make_pruner(self, state: dict[str, Any] | None = None) -> None:
-        settings = self.recipe.prune
+        settings, goal = self.recipe.prune, self._goal()
+        assert goal is not None
+        cost, target = cost_for(self.recipe, self.processes.device.type), goal.target
+        if target is not None and self.whole_cost:  # shares are those of the dense network
+            target = f"{parse_target(target, self.whole_cost, cost.unit)!r} {cost.unit}"
         self.pruner = Pruner(
-            self.model, self.example, cost=cost_for(self.recipe, self.processes.device.type), target=settings.target,
-            alpha=settings.alphas[0] if settings.alphas else None,
-            steps=None if settings.target is None else settings.epochs * len(self.data.train),
+            self.model, self.example, cost=cost, target=target, alpha=goal.alpha,
+            steps=None if target is None else settings.epochs * len(self.data.train),
             per=settings.per, gamma=settings.gamma, weight_decay=settings.gate_weight_decay, min_width=settings.min_width,
             round_to=settings.round_to, keep=settings.keep if state is None else state["keep"], state=state,
         )  # fmt: skip
-        if state is None:
-            self.channels = len(self.pruner.gates)
+        if not self.whole_cost:
+            self.whole_cost, self.channels = self.pruner.whole_cost, len(self.pruner.gates)
 
     def make_loop(self, stage: Stage, network: nn.Module, pruner: Pruner | None = None, state: State | None = None) -> None:
-        phase = self._phase(stage)
+        phase, span = self._phase(stage)
         parameters = list(network.parameters()) if state is None else parameters_in_order(state, network)
         optimizer = optimizer_for(phase, parameters)
         if state is not None:
             load_optimizer_(optimizer, state, network)
         self.loop = Loop(
             self.recipe, stage.kind, phase, stage.round, network, optimizer, self.data.train, self.processes, pruner=pruner,
-            teacher=self.teacher if phase.distill else None, first_epoch=_EPOCHS_PER_STAGE * (1 + self.stage),
-            channels=self.channels,
+            teacher=self.teacher if phase.distill else None, first_epoch=self._first_epoch(stage), span=span,
+            whole_cost=self.whole_cost, channels=self.channels,
         )  # fmt: skip
+
+    def _first_epoch(self, stage: Stage) -> int:
+        """The number of a stage's first epoch, on which the order of the examples depends."""
+        rounds = 0 if stage.kind == "train" else 1 + stage.round
+        return _EPOCHS_PER_ROUND * rounds + (self.recipe.prune.epochs if stage.kind == "finetune" else 0)
 
     @property
     def teacher(self) -> nn.Module:
         """The dense network in eval mode."""
         if self._teacher is None:
-            self._teacher = self._from_file(self.folder.dense).requires_grad_(False)
+            self._teacher = self.networks.teacher(self.folder.dense)
         return self._teacher
-
-    def fresh(self) -> nn.Module:
-        with torch.random.fork_rng():
-            return self._new_instance()
 
     def _end_of_epoch(self, stage: Stage) -> None:
         loop = self.loop
@@ -253,7 +315,7 @@ class Run:
         loop.next_epoch()
 
     def _evaluate(self, network: nn.Module) -> tuple[float, float]:
-        return evaluate(network, self.data.test, self.processes, channels_last=self.recipe.run.channels_last)
+        return evaluate(network, self.data.test, self.processes, channels_last=self.recipe.run.in_channels_last)
 
     def _end(self, stage: Stage) -> None:
         if stage.kind != "finetune":
@@ -264,15 +326,17 @@ class Run:
         accuracy, _ = self._evaluate(network)
         file = self.folder.round_file(stage.round)
         self._write(lambda: save(network, file))
-        alphas = self.recipe.prune.alphas
+        goal = self._goal()
+        assert goal is not None
         self.rounds.append(
             Outcome(
-                name=f"alpha {alphas[stage.round]:g}" if alphas else f"target {self.recipe.prune.target}",
+                name=goal.name,
                 file=file.name,
                 figures=figures(network, self.example, accuracy),
                 accuracy_cut=self.accuracy_cut,
                 accuracy_best=max(self.accuracy_best, accuracy),
-                alpha=alphas[stage.round] if alphas else None,
+                share=self.share,
+                alpha=goal.alpha,
             )
         )
 
@@ -280,21 +344,21 @@ class Run:
         """Measure the latencies of all networks, interleaved and on rank 0, and write the result."""
         assert self.before is not None
         watch = self._stopwatch()
-        networks = [self._from_file(self.folder.dense), *(self._from_file(self.folder.path / o.file) for o in self.rounds)]
+        files = [self.folder.dense, *(self.folder.path / outcome.file for outcome in self.rounds)]
+        networks = [self.networks.from_file(file) for file in files]
         found = [self.before, *(outcome.figures for outcome in self.rounds)]
         before, *after = on_rank_zero(lambda: with_latencies(found, networks, watch))
         rounds = tuple(replace(outcome, figures=one) for outcome, one in zip(self.rounds, after, strict=True))
-        result = Result(str(self.folder.path), self.data.tested_on, round(self.seconds, 1), before, rounds, watch.conditions)
+        chosen, why = chosen_round(self.recipe.prune, rounds, before.accuracy)
+        result = Result(
+            str(self.folder.path), self.data.tested_on, round(self.seconds, 1), before, rounds, watch.conditions, chosen, why
+        )
         self._write(lambda: self.folder.finish(result.as_json(), str(result)))
         return result
 
     def _stopwatch(self) -> Stopwatch:
         setup = setup_for(self.recipe, self.processes.device.type)
         return Stopwatch(setup, describe(self.example), self.recipe.latency.rounds)
-
-    def _from_file(self, path: Path) -> nn.Module:
-        tensors, content = read_packed(path)
-        return self.placed(unpacked(tensors, content, self.fresh(), path)).eval()
 
     def _between_steps(self) -> None:
         loop, processes = self.loop, self.processes
@@ -337,4 +401,4 @@ class Run:
     def _checkpoint_number(self) -> int:
         """The number of the next checkpoint, which grows with every step and every stage."""
         inside = 0 if self.loop is None else self.loop.position.step
-        return self.total_steps + inside + self.stage
+        return self.total_steps + inside + self.stage_number
