@@ -11,7 +11,7 @@ from torch import nn
 
 import gator
 from gator import zoo
-from gator.graph.select import layers_named
+from gator.graph.select_layers import layers_named
 
 
 class Unknown:

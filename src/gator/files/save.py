@@ -19,8 +19,8 @@ from torch import nn
 
 from gator.atomic_file import write_atomically
 from gator.errors import FileError, GatorError
-from gator.graph.memory import memory_of, storage_of, without_data
-from gator.graph.plain_data import field
+from gator.graph.json_fields import field
+from gator.graph.tensor_identity import memory_of, storage_of, without_data
 from gator.graph.trace import named_tensors
 from gator.private_torch import buffers_of, parameters_of
 from gator.surgery.apply import apply, plan

@@ -22,8 +22,8 @@ from gator.gates.sites import drawn_together, sites_of
 from gator.graph.hypergraph import Hypergraph
 from gator.graph.program import BatchInt
 from gator.graph.trace import sizes_free
+from gator.surgery.cut_network import Signature
 from gator.surgery.masked import MaskedForward, signature_of
-from gator.surgery.network import Signature
 from gator.surgery.plan import Plan
 from gator.surgery.slice import canonical_names
 

@@ -16,10 +16,10 @@ import torch
 
 from gator.errors import GatorError
 from gator.graph.labels import Axes, Axis, Labels, LabelSpace
-from gator.graph.memory import without_data
 from gator.graph.program import MODES, Argument, Call, Program, Ref
 from gator.graph.rules import Scope, find
-from gator.graph.select import under
+from gator.graph.select_layers import under
+from gator.graph.tensor_identity import without_data
 
 _PASSES = 8
 _NEAR = 30  # calls; about the length of one attention layer

@@ -15,9 +15,9 @@ from gator.errors import GatorError
 from gator.graph.analysis import Port, ProgramLabels
 from gator.graph.explain import Explainer
 from gator.graph.inputs import Inputs
+from gator.graph.json_fields import counts, strings
+from gator.graph.json_fields import field as read
 from gator.graph.labels import Axes, Labels
-from gator.graph.plain_data import counts, strings
-from gator.graph.plain_data import field as read
 from gator.graph.program import Mode
 from gator.suggest import did_you_mean
 

@@ -13,8 +13,8 @@ from typing import Any
 import torch
 
 from gator.errors import GatorError, TraceError
-from gator.graph.memory import without_data
-from gator.graph.plain_data import counts, field
+from gator.graph.json_fields import counts, field
+from gator.graph.tensor_identity import without_data
 from gator.private_torch import pytree
 
 DTYPES = {str(found).removeprefix("torch."): found for found in vars(torch).values() if isinstance(found, torch.dtype)}

@@ -13,16 +13,16 @@ from torch import nn
 from gator.errors import TraceError
 from gator.graph.analysis import Analysis, analyse
 from gator.graph.bake import baked
+from gator.graph.dispatch_mode import Names
 from gator.graph.explain import Explainer
+from gator.graph.global_state import collector_paused
 from gator.graph.hypergraph import Edge, Hypergraph, SavedGraph, group
 from gator.graph.inputs import Inputs, describe
 from gator.graph.macs import macs
-from gator.graph.process_wide import collector_paused
 from gator.graph.program import needed
-from gator.graph.record import record, runs_at_other_sizes, with_small_images
-from gator.graph.recorder import Names
+from gator.graph.record_forward import record, runs_at_other_sizes, with_small_images
 from gator.graph.rules import has_rule
-from gator.graph.select import layers_named, under
+from gator.graph.select_layers import layers_named, under
 from gator.suggest import did_you_mean
 
 

@@ -5,10 +5,10 @@ from __future__ import annotations
 from torch import nn
 
 from gator.errors import CutError
+from gator.graph.global_state import collector_paused
 from gator.graph.hypergraph import Hypergraph
-from gator.graph.process_wide import collector_paused
 from gator.graph.trace import check_same, trace_inputs
-from gator.surgery.compose import Step
+from gator.surgery.compose_cuts import Step
 from gator.surgery.cut import as_network, check_network
 from gator.surgery.cut_plan import Cut, CutPlan, EdgeWidth
 from gator.surgery.history import remember, steps_of

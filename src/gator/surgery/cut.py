@@ -11,21 +11,21 @@ from typing import Any
 from torch import nn
 
 from gator.errors import CutError
+from gator.graph.global_state import collector_paused
 from gator.graph.hypergraph import SavedGraph
-from gator.graph.process_wide import collector_paused
 from gator.graph.program import MODES
 from gator.graph.trace import named_tensors, retraced, sizes_free, small_inputs
-from gator.surgery.absorb import absorb_
-from gator.surgery.compare import class_differs
+from gator.surgery.branch_constants import Folder
+from gator.surgery.compare_calls import class_differs
+from gator.surgery.compare_outputs import agree
+from gator.surgery.cut_network import CutNetwork, assembled
 from gator.surgery.cut_plan import Constant, Remains
 from gator.surgery.emit_cut import CutEmitter
-from gator.surgery.fold import Folder
 from gator.surgery.history import remember, steps_of
 from gator.surgery.masked import masked_by, signature_of
-from gator.surgery.network import CutNetwork, assembled
+from gator.surgery.merge_into_bias import absorb_
 from gator.surgery.plan import Kept, Plan
 from gator.surgery.slice import canonical_names, sliced_copy
-from gator.surgery.verify import agree
 
 
 def cut(model: nn.Module, graph: SavedGraph, kept: Kept, *, keep_class: bool | None = None, verify: bool = True) -> nn.Module:

@@ -13,7 +13,7 @@ from typing import Any, Literal
 from gator.errors import FileError
 from gator.graph.hypergraph import heads_from_data
 from gator.graph.inputs import Inputs
-from gator.graph.plain_data import counts, field, strings
+from gator.graph.json_fields import counts, field, strings
 from gator.graph.program import MODES, Mode
 
 FORMAT = 1

@@ -21,8 +21,8 @@ from gator.graph.call_names import call_names
 from gator.graph.labels import Axis
 from gator.graph.program import BatchInt, Call, Mode, Program, Ref, map_refs
 from gator.private_torch import BatchNorm, InstanceNorm, OpOverload, children_of, pytree, schema_of
-from gator.surgery.fate import Fate, check_connected, decide
 from gator.surgery.layers import Leaf, leaves_of
+from gator.surgery.liveness import Fate, check_connected, decide
 from gator.surgery.plan import Mask, Plan
 from gator.surgery.sizes import Cutting
 from gator.surgery.writer import Writer

@@ -10,8 +10,8 @@ from torch import fx, nn
 
 from gator.graph.program import Call, Mode, Ref
 from gator.private_torch import overload_name_of, schema_of
+from gator.surgery.branch_constants import SUMS, Folder
 from gator.surgery.emit import Emitter
-from gator.surgery.fold import SUMS, Folder
 from gator.surgery.layers import Leaf
 from gator.surgery.plan import Plan
 from gator.surgery.rewrite import rewritten

@@ -10,17 +10,20 @@ import torch
 from torch import fx, nn
 
 from gator.graph.program import BatchInt, Call
-from gator.surgery import living
+from gator.surgery import masked_statistics
 from gator.surgery.emit import Emitter
-from gator.surgery.fate import DROPOUTS
 from gator.surgery.layers import Leaf
+from gator.surgery.liveness import DROPOUTS
 
 aten = torch.ops.aten
 FILL = {"sum": 0.0, "max": float("-inf"), "min": float("inf")}
-_LIVING: dict[Any, Callable[..., Any]] = {
-    aten.mean: living.mean, aten.var: living.var, aten.std: living.std, aten.var_mean: living.var_mean,
-    aten.std_mean: living.std_mean,
-}  # fmt: skip
+_STATISTICS: dict[Any, Callable[..., Any]] = {
+    aten.mean: masked_statistics.mean,
+    aten.var: masked_statistics.var,
+    aten.std: masked_statistics.std,
+    aten.var_mean: masked_statistics.var_mean,
+    aten.std_mean: masked_statistics.std_mean,
+}
 
 
 class Flag(nn.Module):
@@ -94,26 +97,26 @@ class MaskedEmitter(Emitter):
         """A statistic over the positions that are dead along none of their axes."""
         dead = dead_axes[0]
         for other in dead_axes[1:]:
-            dead = self.graph.call_function(living.dead_on_either, (dead, other))
+            dead = self.graph.call_function(masked_statistics.dead_on_either, (dead, other))
         get = args.get
         parts: tuple[Any, ...]
         if call.packet is aten.layer_norm:
             parts = (args["input"], dead, args["normalized_shape"], get("weight"), get("bias"), get("eps", 1e-5))
-            return self.graph.call_function(living.layer_norm, parts)
+            return self.graph.call_function(masked_statistics.layer_norm, parts)
         if call.packet is aten.rms_norm:
             parts = (args["input"], dead, args["normalized_shape"], get("weight"), get("eps"))
-            return self.graph.call_function(living.rms_norm, parts)
+            return self.graph.call_function(masked_statistics.rms_norm, parts)
         if call.packet in (aten.batch_norm, aten.instance_norm):
             statistics = (get("running_mean"), get("running_var"), get("momentum", 0.1), get("eps", 1e-5))
             dims = [
                 d for d in range(len(self.shape(call.value_at("input")))) if d != 1 and (d or call.packet is aten.batch_norm)
             ]
             parts = (args["input"], dead, dims, get("weight"), get("bias"), *statistics)
-            return self.graph.call_function(living.batch_norm, parts)
+            return self.graph.call_function(masked_statistics.batch_norm, parts)
         if call.packet is aten.group_norm:
             parts = (args["input"], dead, args["num_groups"], get("weight"), get("bias"), get("eps", 1e-5))
-            return self.graph.call_function(living.group_norm, parts)
+            return self.graph.call_function(masked_statistics.group_norm, parts)
         keywords = {name: arg for name, arg in args.items() if name in ("keepdim", "correction", "dtype")}
         if "unbiased" in args:
             keywords["correction"] = 1 if args["unbiased"] else 0
-        return self.graph.call_function(_LIVING[call.packet], (args["self"], dead, get("dim")), keywords)
+        return self.graph.call_function(_STATISTICS[call.packet], (args["self"], dead, get("dim")), keywords)

@@ -7,7 +7,7 @@ from typing import TypeVar
 from torch import nn
 
 from gator.graph.trace import named_tensors
-from gator.surgery.compose import Step, composed
+from gator.surgery.compose_cuts import Step, composed
 from gator.surgery.cut_plan import Form, Remains
 from gator.surgery.plan import Plan
 from gator.surgery.slice import canonical_names

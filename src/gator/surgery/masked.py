@@ -13,10 +13,10 @@ from gator.errors import GatorError
 from gator.graph.hypergraph import SavedGraph
 from gator.graph.program import MODES, Mode
 from gator.graph.trace import retraced, sizes_free
+from gator.surgery.cut_network import Signature
 from gator.surgery.emit import is_native
 from gator.surgery.emit_masked import MaskedEmitter
-from gator.surgery.fate import check_connected, decide
-from gator.surgery.network import Signature
+from gator.surgery.liveness import check_connected, decide
 from gator.surgery.plan import Kept, Plan
 from gator.surgery.slice import canonical_names
 

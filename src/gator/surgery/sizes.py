@@ -18,7 +18,7 @@ from gator.graph.analysis import ProgramLabels
 from gator.graph.labels import Axis
 from gator.graph.program import Call, Mode, Program
 from gator.graph.rules.factory import UNIFORM
-from gator.graph.rules.pick import slice_range
+from gator.graph.rules.indexing import slice_range
 from gator.surgery.plan import Mask, Plan
 
 aten = torch.ops.aten

@@ -9,8 +9,8 @@ import torch
 from torch import nn
 
 from gator.graph.bake import baked_copy, needs_baking, results_kept
-from gator.graph.memory import memory_of
 from gator.graph.program import MODES, BatchInt, Call
+from gator.graph.tensor_identity import memory_of
 from gator.graph.trace import named_tensors
 from gator.surgery.layers import touched_layers, update_fields_
 from gator.surgery.plan import Mask, Plan

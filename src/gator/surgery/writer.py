@@ -1,6 +1,7 @@
-"""Where rewritten calls go: into a graph that is being built (emit.py), or straight to torch, to compute constants (fold.py).
+"""The interface that rewritten calls are written to.
 
-The rewrites of rewrite.py are written against this, so that both do the same with every operator.
+emit.py implements it by adding nodes to a graph, branch_constants.py by running the operators at once to compute constants. The
+rewrites of rewrite.py use this interface alone, so both treat every operator in the same way.
 """
 
 from __future__ import annotations

@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-import random
-from collections import OrderedDict, deque
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
@@ -13,59 +10,12 @@ import torch
 from torch import nn
 
 from gator.errors import TraceError
+from gator.graph.dispatch_mode import Names, Recorder, Stand
+from gator.graph.global_state import fastpath_disabled, functions_watched
 from gator.graph.inputs import Inputs, TensorSpec
-from gator.graph.process_wide import fastpath_disabled, functions_watched
 from gator.graph.program import BatchInt, Program, Ref
-from gator.graph.recorder import Names, Recorder, Stand
+from gator.graph.temporary_mode import modes_set
 from gator.private_torch import pytree, views_untracked
-
-
-@contextmanager
-def modes_set(model: nn.Module, training: bool) -> Iterator[None]:
-    """The whole model in train or eval mode; afterwards every submodule's flags and attributes are as they were.
-
-    Some networks keep results between calls (a cached attention bias, say) and drop them when train() is called, so it
-    is called first in either case, and whatever was kept is put back.
-    """
-    modules = list(model.modules())
-    attributes = [dict(module.__dict__) for module in modules]
-    containers: list[tuple[Any, Any]] = []
-    for state in attributes:
-        for name, value in state.items():
-            if type(value) not in _CONTAINERS:
-                continue
-            if not value or name in _OF_TORCH:
-                containers.append((value, value.copy() if value else ()))
-            else:
-                _remember(value, containers)
-    python_random = random.getstate()
-    try:
-        model.train(True)
-        model.train(training)
-        yield
-    finally:
-        random.setstate(python_random)
-        for module, state in zip(modules, attributes, strict=True):
-            module.__dict__.clear()
-            module.__dict__.update(state)
-        for value, before in containers:
-            if isinstance(value, list):
-                value[:] = before
-            elif value or before:
-                value.clear()
-                (value.extend if isinstance(value, deque) else value.update)(before)
-
-
-def _remember(value: Any, containers: list[tuple[Any, Any]]) -> None:
-    """Take down what a container holds, and the containers inside it."""
-    if type(value) in _CONTAINERS:
-        containers.append((value, value.copy() if value else ()))
-        for item in value.values() if isinstance(value, dict) else value:
-            _remember(item, containers)
-
-
-_OF_TORCH = ("_parameters", "_buffers", "_modules")  # they hold no containers
-_CONTAINERS = frozenset((dict, list, set, OrderedDict, deque))
 
 
 def record(

@@ -7,7 +7,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from gator.graph.shapes import quick_shape
+from gator.graph.output_shapes import quick_shape
 
 aten = torch.ops.aten
 small = st.integers(1, 9)

@@ -10,7 +10,7 @@ import torch
 from torch import nn
 
 import gator
-from gator.graph.process_wide import collector_paused
+from gator.graph.global_state import collector_paused
 
 
 @pytest.fixture(params=[True, False], ids=["enabled", "disabled"])

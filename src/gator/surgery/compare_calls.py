@@ -14,7 +14,7 @@ from torch import nn
 
 from gator.errors import TraceError
 from gator.graph.program import Call, Mode, Program, Ref
-from gator.graph.record import record_once
+from gator.graph.record_forward import record_once
 from gator.graph.rules import has_rule
 from gator.graph.rules.factory import PATTERNED
 from gator.surgery.plan import Plan

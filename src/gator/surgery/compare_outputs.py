@@ -10,8 +10,8 @@ import torch
 from torch import nn
 
 from gator.graph.inputs import Inputs
-from gator.graph.memory import without_data
-from gator.graph.record import modes_set
+from gator.graph.temporary_mode import modes_set
+from gator.graph.tensor_identity import without_data
 from gator.private_torch import pytree
 
 CLOSE = {torch.float64: 1e-8, torch.float32: 1e-5, torch.float16: 1e-2, torch.bfloat16: 5e-2}

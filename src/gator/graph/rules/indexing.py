@@ -9,7 +9,7 @@ import torch
 
 from gator.graph.labels import Axes, Axis
 from gator.graph.program import Ref
-from gator.graph.rules.move import untouched
+from gator.graph.rules.movement import untouched
 from gator.graph.rules.table import Scope, rule
 
 aten = torch.ops.aten

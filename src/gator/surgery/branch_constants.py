@@ -16,8 +16,8 @@ from torch import nn
 from gator.errors import CutError
 from gator.graph.call_names import module_of, operator_of
 from gator.graph.labels import Axis
-from gator.graph.memory import without_data
 from gator.graph.program import BatchInt, Call, Mode, Ref, map_refs
+from gator.graph.tensor_identity import without_data
 from gator.surgery.cut_plan import PREFIX, Constant, Omitted, Remains
 from gator.surgery.rewrite import rewritten
 from gator.surgery.slice import narrowed, without_denormals_

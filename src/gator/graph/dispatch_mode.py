@@ -19,10 +19,10 @@ from torch import nn
 
 from gator.errors import TraceError
 from gator.graph.call_names import Rewritten
-from gator.graph.memory import memory_of, storage_of
-from gator.graph.process_wide import inside_function
+from gator.graph.global_state import inside_function
+from gator.graph.output_shapes import quick_shape
 from gator.graph.program import Call, Ref, Value
-from gator.graph.shapes import quick_shape
+from gator.graph.tensor_identity import memory_of, storage_of
 from gator.private_torch import (
     CALL_IMPL,
     OpOverload,

@@ -12,7 +12,7 @@ from typing import Any
 import torch
 from torch import fx, nn
 
-from gator.graph.memory import memory_of
+from gator.graph.tensor_identity import memory_of
 from gator.private_torch import BatchNorm, Conv
 
 aten = torch.ops.aten

@@ -6,7 +6,7 @@ import math
 
 import torch
 
-from gator.surgery.verify import difference
+from gator.surgery.compare_outputs import difference
 
 
 def test_the_difference_is_relative_to_the_larger_output() -> None:
