@@ -21,6 +21,7 @@ from gator.graph.inputs import Inputs, describe
 from gator.graph.macs import macs
 from gator.graph.program import needed
 from gator.graph.record_forward import record, runs_at_other_sizes, with_small_images
+from gator.graph.replaced_forward import has_replaced_forward
 from gator.graph.rules import has_rule
 from gator.graph.select_layers import layers_named, under
 from gator.suggest import did_you_mean
@@ -55,7 +56,7 @@ def trace(
     """
     if not isinstance(model, nn.Module):
         raise TraceError(f"model is a {type(model).__name__}; expected a torch.nn.Module")
-    _check_plain(model)
+    _check_forward_is_own(model)
     _check_heads(heads)
     names = layers_named(model, fixed)
     return trace_inputs(model, describe(example_inputs), fixed=names, heads=heads if isinstance(heads, str) else dict(heads))
@@ -84,8 +85,8 @@ def _traced(
     return _assemble(plain, inputs, analysis, fixed, heads, baked_names)
 
 
-def _check_plain(model: nn.Module) -> None:
-    if getattr(model.__dict__.get("forward"), "stands_in", False):
+def _check_forward_is_own(model: nn.Module) -> None:
+    if has_replaced_forward(model):
         raise TraceError(
             "this model has gates or a mask on, and can only be traced or cut without\n"
             "  Use pruner.cut(), or call detach() of its pruner or leave the masked() block first."
@@ -182,7 +183,7 @@ def _edges_of_calls(
 
 def retraced(graph: SavedGraph, model: nn.Module) -> Hypergraph:
     """The graph with its programs: itself, or traced again if it came from JSON; an error if the model differs."""
-    _check_plain(model)
+    _check_forward_is_own(model)
     if isinstance(graph, Hypergraph):
         _check_shapes(graph, model)
         return graph

@@ -12,6 +12,7 @@ from torch import fx, nn
 from gator.errors import GatorError
 from gator.graph.hypergraph import SavedGraph
 from gator.graph.program import MODES, Mode
+from gator.graph.replaced_forward import ReplacedForward
 from gator.graph.trace import retraced, sizes_free
 from gator.surgery.cut_network import Signature
 from gator.surgery.emit import is_native
@@ -21,10 +22,8 @@ from gator.surgery.plan import Kept, Plan
 from gator.surgery.slice import canonical_names
 
 
-class MaskedForward:
-    """Stands in for a model's forward; builds the graph of a mode the first time it is run in it."""
-
-    stands_in = True
+class MaskedForward(ReplacedForward):
+    """Runs a model without the removed channels. The graph of a mode is built when the model first runs in that mode."""
 
     def __init__(self, model: nn.Module, plan: Plan, *, free: bool, forward: Callable[..., Any] | None = None) -> None:
         self._model = model
