@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 from gator.errors import FileError
+from gator.graph.analysis import Heads
 from gator.graph.hypergraph import heads_from_data
 from gator.graph.inputs import Inputs
 from gator.graph.json_fields import counts, field, strings
@@ -19,6 +20,7 @@ from gator.graph.program import MODES, Mode
 FORMAT = 1
 PREFIX = "folded_"  # of the names of constants
 Form = Literal["class", "graph"]  # the user's own class, or an fx.GraphModule over its layers
+FORMS: tuple[Form, Form] = ("class", "graph")
 
 
 @dataclass(frozen=True)
@@ -63,7 +65,7 @@ class Cut:
 
     inputs: Inputs
     fixed: tuple[str, ...]
-    heads: str | dict[str, str]
+    heads: Heads | dict[str, Heads]
     edges: tuple[EdgeWidth, ...]
     kept: dict[str, tuple[int, ...]]
     form: Form
@@ -133,7 +135,7 @@ def _cut_to_data(cut: Cut) -> dict[str, Any]:
 
 def _cut_from_data(data: Any) -> Cut:
     form = field(data, "form", str)
-    if form not in ("class", "graph"):
+    if form not in FORMS:
         raise ValueError(f"'form' is {form!r}")
     edges, kept = field(data, "edges", dict), field(data, "kept", dict)
     return Cut(
@@ -142,7 +144,7 @@ def _cut_from_data(data: Any) -> Cut:
         heads=heads_from_data(data),
         edges=tuple(EdgeWidth(name, field(edges, name, int)) for name in edges),
         kept={name: counts(kept, name) for name in kept},
-        form=form,  # type: ignore[arg-type]
+        form=form,
         left=Remains(
             tuple(_constant_from_data(constant) for constant in field(data, "constants", list)),
             tuple(_omitted_from_data(omitted) for omitted in field(data, "omitted", list)),

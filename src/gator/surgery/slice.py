@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from gator.graph.bake import baked_copy, needs_baking, results_kept
+from gator.graph.bake import baked_copy, copied_results, needs_baking
 from gator.graph.program import MODES, BatchInt, Call
 from gator.graph.tensor_identity import memory_of
 from gator.graph.trace import named_tensors
@@ -54,7 +54,7 @@ def sliced_copy(model: nn.Module, plan: Plan) -> nn.Module:
     if needs_baking(model):
         model = baked_copy(model)
     fresh: dict[str, torch.Tensor] = {}
-    memo = results_kept(model)
+    memo = copied_results(model)
     names = canonical_names(model)
     for name, tensor in named_tensors(model).items():
         if id(tensor) in memo:
