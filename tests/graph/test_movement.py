@@ -1,4 +1,4 @@
-"""Rules for data movement against the operator itself run on index numbers: both ways give the same classes."""
+"""Rules for data movement compared with the operator itself run on indices: both ways give the same classes."""
 
 import numpy as np
 import torch

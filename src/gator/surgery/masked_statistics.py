@@ -1,7 +1,7 @@
-"""Statistics over the living channels only: what a masked network uses where a cut one simply has fewer channels.
+"""Means, variances and norms that leave removed channels out, for masked and gated networks.
 
-`dead` is shaped to broadcast against the input: boolean, true where a position is gone, or (for gates in training) a number,
-one where it is gone, that gradients flow back to.
+`removed` broadcasts against the input. It is a boolean mask, true where a position is removed, or (for gates in training) a
+float tensor, one where it is removed, through which gradients flow.
 """
 
 from __future__ import annotations
@@ -13,54 +13,57 @@ import torch
 from torch import Tensor
 
 
-def dead_on_either(one: Tensor, other: Tensor) -> Tensor:
+def removed_on_either(one: Tensor, other: Tensor) -> Tensor:
     return one | other if one.dtype == torch.bool else 1 - (1 - one) * (1 - other)
 
 
-def _count(x: Tensor, dead: Tensor, dims: Sequence[int], *, least: int = 0) -> Tensor | float:
-    """How many living positions are averaged over, at least `least`; a tensor with `dims` of size one where that differs."""
-    if dead.dtype == torch.bool:
+def _count(x: Tensor, removed: Tensor, dims: Sequence[int], *, least: int = 0) -> Tensor | float:
+    """The number of remaining positions along `dims`, at least `least`; a tensor with `dims` of size one if it is not the same
+    everywhere."""
+    if removed.dtype == torch.bool:
         total = math.prod(x.shape[d] for d in dims)
-        return max(total * float((~dead).sum()) / dead.numel(), least)
-    dead = dead.reshape(*[1] * (x.ndim - dead.ndim), *dead.shape)
-    times = math.prod(x.shape[d] for d in dims if dead.shape[d] == 1)
-    return ((1 - dead).sum(list(dims), keepdim=True) * times).clamp(min=least)
+        return max(total * float((~removed).sum()) / removed.numel(), least)
+    removed = removed.reshape(*[1] * (x.ndim - removed.ndim), *removed.shape)
+    times = math.prod(x.shape[d] for d in dims if removed.shape[d] == 1)
+    return ((1 - removed).sum(list(dims), keepdim=True) * times).clamp(min=least)
 
 
-def _living(x: Tensor, dead: Tensor) -> Tensor:
-    """The input with the dead at zero."""
-    return x.masked_fill(dead, 0) if dead.dtype == torch.bool else x * (1 - dead)
+def _zero_removed(x: Tensor, removed: Tensor) -> Tensor:
+    """The input with removed positions set to zero."""
+    return x.masked_fill(removed, 0) if removed.dtype == torch.bool else x * (1 - removed)
 
 
-def mean(x: Tensor, dead: Tensor, dim: Sequence[int] | None, keepdim: bool = False, dtype: torch.dtype | None = None) -> Tensor:
+def mean(
+    x: Tensor, removed: Tensor, dim: Sequence[int] | None, keepdim: bool = False, dtype: torch.dtype | None = None
+) -> Tensor:
     dims = _dims(x, dim)
-    count = _count(x, dead, dims, least=0 if dead.dtype == torch.bool else 1)
-    return _squeezed(_living(x, dead).sum(dims, keepdim=True, dtype=dtype) / count, dims, keepdim)
+    count = _count(x, removed, dims, least=0 if removed.dtype == torch.bool else 1)
+    return _squeezed(_zero_removed(x, removed).sum(dims, keepdim=True, dtype=dtype) / count, dims, keepdim)
 
 
-def var(x: Tensor, dead: Tensor, dim: Sequence[int] | None, correction: float | None = 1, keepdim: bool = False) -> Tensor:
+def var(x: Tensor, removed: Tensor, dim: Sequence[int] | None, correction: float | None = 1, keepdim: bool = False) -> Tensor:
     dims = _dims(x, dim)
-    count = _count(x, dead, dims, least=0 if dead.dtype == torch.bool else 1)
-    centred = _living(x - _living(x, dead).sum(dims, keepdim=True) / count, dead)
-    less = count - (1 if correction is None else correction)
-    less = less.clamp(min=1) if isinstance(less, Tensor) else max(less, 0)
-    return _squeezed((centred * centred).sum(dims, keepdim=True) / less, dims, keepdim)
+    count = _count(x, removed, dims, least=0 if removed.dtype == torch.bool else 1)
+    centred = _zero_removed(x - _zero_removed(x, removed).sum(dims, keepdim=True) / count, removed)
+    divisor = count - (1 if correction is None else correction)
+    divisor = divisor.clamp(min=1) if isinstance(divisor, Tensor) else max(divisor, 0)
+    return _squeezed((centred * centred).sum(dims, keepdim=True) / divisor, dims, keepdim)
 
 
-def std(x: Tensor, dead: Tensor, dim: Sequence[int] | None, correction: float | None = 1, keepdim: bool = False) -> Tensor:
-    return var(x, dead, dim, correction, keepdim).sqrt()
+def std(x: Tensor, removed: Tensor, dim: Sequence[int] | None, correction: float | None = 1, keepdim: bool = False) -> Tensor:
+    return var(x, removed, dim, correction, keepdim).sqrt()
 
 
 def var_mean(
-    x: Tensor, dead: Tensor, dim: Sequence[int] | None, correction: float | None = 1, keepdim: bool = False
+    x: Tensor, removed: Tensor, dim: Sequence[int] | None, correction: float | None = 1, keepdim: bool = False
 ) -> tuple[Tensor, Tensor]:
-    return var(x, dead, dim, correction, keepdim), mean(x, dead, dim, keepdim)
+    return var(x, removed, dim, correction, keepdim), mean(x, removed, dim, keepdim)
 
 
 def std_mean(
-    x: Tensor, dead: Tensor, dim: Sequence[int] | None, correction: float | None = 1, keepdim: bool = False
+    x: Tensor, removed: Tensor, dim: Sequence[int] | None, correction: float | None = 1, keepdim: bool = False
 ) -> tuple[Tensor, Tensor]:
-    return std(x, dead, dim, correction, keepdim), mean(x, dead, dim, keepdim)
+    return std(x, removed, dim, correction, keepdim), mean(x, removed, dim, keepdim)
 
 
 def _squeezed(x: Tensor, dims: Sequence[int], keepdim: bool) -> Tensor:
@@ -74,33 +77,33 @@ def _dims(x: Tensor, dim: Sequence[int] | int | None) -> list[int]:
 
 
 def layer_norm(
-    x: Tensor, dead: Tensor, normalized_shape: Sequence[int], weight: Tensor | None, bias: Tensor | None, eps: float
+    x: Tensor, removed: Tensor, normalized_shape: Sequence[int], weight: Tensor | None, bias: Tensor | None, eps: float
 ) -> Tensor:
     dims = list(range(x.ndim - len(normalized_shape), x.ndim))
-    return _affine(_standardised(x, dead, dims, eps), weight, bias)
+    return _affine(_standardised(x, removed, dims, eps), weight, bias)
 
 
-def rms_norm(x: Tensor, dead: Tensor, normalized_shape: Sequence[int], weight: Tensor | None, eps: float | None) -> Tensor:
+def rms_norm(x: Tensor, removed: Tensor, normalized_shape: Sequence[int], weight: Tensor | None, eps: float | None) -> Tensor:
     dims = list(range(x.ndim - len(normalized_shape), x.ndim))
     eps = torch.finfo(x.dtype).eps if eps is None else eps
-    wide, dead = _wide(x), _wide(dead)
-    alive = _living(wide, dead)
-    square = (alive * alive).sum(dims, keepdim=True) / _count(wide, dead, dims, least=1)
+    wide, removed = _wide(x), _wide(removed)
+    remaining = _zero_removed(wide, removed)
+    square = (remaining * remaining).sum(dims, keepdim=True) / _count(wide, removed, dims, least=1)
     return _affine((wide * torch.rsqrt(square + eps)).to(x.dtype), weight, None)
 
 
-def group_norm(x: Tensor, dead: Tensor, groups: int, weight: Tensor | None, bias: Tensor | None, eps: float) -> Tensor:
+def group_norm(x: Tensor, removed: Tensor, groups: int, weight: Tensor | None, bias: Tensor | None, eps: float) -> Tensor:
     split = (x.shape[0], groups, x.shape[1] // groups, *x.shape[2:])
-    rows = dead.shape[0] if dead.ndim == x.ndim else 1  # gates may have a row an example
-    dead_split = dead.reshape(rows, groups, x.shape[1] // groups, *[1] * (x.ndim - 2))
-    normal = _standardised(x.reshape(split), dead_split, list(range(2, len(split))), eps).reshape(x.shape)
+    rows = removed.shape[0] if removed.ndim == x.ndim else 1  # gates may have one row per example
+    removed_split = removed.reshape(rows, groups, x.shape[1] // groups, *[1] * (x.ndim - 2))
+    normal = _standardised(x.reshape(split), removed_split, list(range(2, len(split))), eps).reshape(x.shape)
     shape = [1, -1, *[1] * (x.ndim - 2)]
     return _affine(normal, None if weight is None else weight.reshape(shape), None if bias is None else bias.reshape(shape))
 
 
 def batch_norm(
     x: Tensor,
-    dead: Tensor,
+    removed: Tensor,
     dims: list[int],
     weight: Tensor | None,
     bias: Tensor | None,
@@ -109,26 +112,26 @@ def batch_norm(
     momentum: float,
     eps: float,
 ) -> Tensor:
-    """Batch or instance norm in train mode, over `dims`; running statistics are advanced as torch does."""
+    """Batch or instance norm in train mode, over `dims`; running statistics are updated as torch does."""
     if running_mean is not None and running_var is not None:
         with torch.no_grad():
             others = [d for d in range(x.ndim) if d != 1]
-            running_mean.lerp_(mean(x, dead, others), momentum)
-            running_var.lerp_(var(x, dead, others), momentum)
+            running_mean.lerp_(mean(x, removed, others), momentum)
+            running_var.lerp_(var(x, removed, others), momentum)
     shape = [1, -1, *[1] * (x.ndim - 2)]
-    normal = _standardised(x, dead, dims, eps)
+    normal = _standardised(x, removed, dims, eps)
     return _affine(normal, None if weight is None else weight.reshape(shape), None if bias is None else bias.reshape(shape))
 
 
-def _standardised(x: Tensor, dead: Tensor, dims: list[int], eps: float) -> Tensor:
-    wide, dead = _wide(x), _wide(dead)
-    count = _count(wide, dead, dims, least=1)
-    centred = _living(wide - _living(wide, dead).sum(dims, keepdim=True) / count, dead)
+def _standardised(x: Tensor, removed: Tensor, dims: list[int], eps: float) -> Tensor:
+    wide, removed = _wide(x), _wide(removed)
+    count = _count(wide, removed, dims, least=1)
+    centred = _zero_removed(wide - _zero_removed(wide, removed).sum(dims, keepdim=True) / count, removed)
     return (centred * torch.rsqrt((centred * centred).sum(dims, keepdim=True) / count + eps)).to(x.dtype)
 
 
 def _wide(x: Tensor) -> Tensor:
-    """Half precision is added up in single, as torch's own norms do."""
+    """Half precision is accumulated in single precision, as in torch's own norms."""
     return x.float() if x.dtype in (torch.float16, torch.bfloat16) else x
 
 
