@@ -1,4 +1,4 @@
-"""`gator.plan` and `gator.apply`: a plan is one composed cut of the original architecture; applying it gives the same network."""
+"""`gator.plan` and `gator.apply`: a plan is one composed cut of the original network, and applying it gives the cut network."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
-"""The base class of what gator puts in the place of a model's `forward`: a mask, or gates.
+"""`ReplacedForward`: the base class of the callables that gator assigns to `model.forward`, for a mask or for gates.
 
-Such a model does not run its own code, so it cannot be traced or cut until its own forward is back.
+A model with a replaced forward does not run its own code, so it cannot be traced or cut until its own forward is restored.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Put a model in train or eval mode for a while, and restore everything about it afterwards."""
+"""`modes_set`: put a model in train or eval mode inside a block, and restore its modes and attributes afterwards."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def modes_set(model: nn.Module, training: bool) -> Iterator[None]:
             if not value or name in _MODULE_DICTS:
                 containers.append((value, value.copy() if value else ()))
             else:
-                _remember(value, containers)
+                _note(value, containers)
     python_random = random.getstate()
     try:
         model.train(True)
@@ -47,13 +47,13 @@ def modes_set(model: nn.Module, training: bool) -> Iterator[None]:
                 (value.extend if isinstance(value, deque) else value.update)(before)
 
 
-def _remember(value: Any, containers: list[tuple[Any, Any]]) -> None:
+def _note(value: Any, containers: list[tuple[Any, Any]]) -> None:
     """Note what a container holds, and what the containers inside it hold."""
     if type(value) in _CONTAINERS:
         containers.append((value, value.copy() if value else ()))
         for item in value.values() if isinstance(value, dict) else value:
-            _remember(item, containers)
+            _note(item, containers)
 
 
-_MODULE_DICTS = ("_parameters", "_buffers", "_modules")  # they hold no containers
+_MODULE_DICTS = ("_parameters", "_buffers", "_modules")  # they contain no containers
 _CONTAINERS = frozenset((dict, list, set, OrderedDict, deque))

@@ -1,5 +1,7 @@
-"""`CutNetwork`, the fx.GraphModule that a cut returns if the user's class does not work with the smaller layers; `Signature`,
-which maps the arguments of the original forward to the flat inputs of a graph."""
+"""`CutNetwork`: the fx.GraphModule that a cut returns if the user's class does not work with the smaller layers.
+
+`Signature` maps the arguments of the original forward to the flat inputs of a graph.
+"""
 
 from __future__ import annotations
 

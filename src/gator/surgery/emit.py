@@ -1,4 +1,4 @@
-"""`Emitter`: write a program as an fx graph. emit_masked.py and emit_cut.py are its two forms.
+"""`Emitter`: write a program as an fx graph. Its subclasses are in emit_masked.py and emit_cut.py.
 
 Calls of leaf layers become calls of the layers themselves, so the result can be trained and keeps its state_dict names. Every
 other call stays the same operator.
@@ -42,7 +42,7 @@ class Emitter(Writer):
         self.program: Program = self.labelled.program
         self.fate: Fate = decide(plan, mode)
         self._leaves = leaves_of(model, self.program, canonical)
-        self._taken = canonical.keys()
+        self._reserved = canonical.keys()
         self.graph = fx.Graph()
         self.objects: dict[str, Any] = {}
         self._nodes: dict[int, fx.Node] = {}
@@ -111,7 +111,7 @@ class Emitter(Writer):
         return False
 
     def constant(self, name: str, value: int) -> torch.Tensor:  # noqa: ARG002
-        """What a constant of the program holds in this graph."""
+        """The tensor of a constant of the program in this graph."""
         return self.program.constants[name]
 
     # What rewrites and masks use.
@@ -212,7 +212,7 @@ class Emitter(Writer):
 
     def _free_name(self, name: str) -> str:
         """A name that no tensor of the model has: a network that was cut before has indices and constants of its own."""
-        while name in self._taken:
+        while name in self._reserved:
             name = f"{name}_"
         return name
 
