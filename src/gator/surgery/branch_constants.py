@@ -75,7 +75,8 @@ class Folder:
         """Whether this term of a sum can be omitted, because it is zero for any weights."""
         term = Omitted(emitter.mode, emitter.call_names[call.index], argument)
         value = call.value_at(argument)
-        if value not in emitter.fate.folded or not (is_zero(emitter, value) if self._given is None else self._is_given(term)):
+        omitted = is_zero(emitter, value) if self._given is None else self._is_given(term)
+        if not omitted or value not in emitter.fate.folded:
             return False
         self.omitted.setdefault(term)
         return True
