@@ -12,7 +12,14 @@ import torch
 import gator
 from gator import zoo
 
-OTHERS = ("gator.atomic_file", "gator.suggest", "gator.cost.target", "gator.graph.select", "gator.zoo.data", "gator.zoo.models")
+OTHERS = (
+    "gator.atomic_file",
+    "gator.suggest",
+    "gator.cost.target",
+    "gator.graph.select_layers",
+    "gator.zoo.data",
+    "gator.zoo.models",
+)
 NAMES = {"gator": gator, "torch": torch, "zoo": zoo}
 PUBLIC = [getattr(gator, name) for name in gator.__all__]
 MODULES = sorted({thing.__module__ for thing in PUBLIC} | set(OTHERS))

@@ -1,6 +1,6 @@
-"""Damaged files: a FileError or a network, nothing else; the model that was passed in never changes.
+"""Loading a damaged file raises FileError or returns a network, nothing else; the model that was passed in never changes.
 
-Bytes are flipped, cut off and put in; values of the JSON are swapped for others, of other types, huge or deeply nested.
+Bytes are flipped, removed and inserted; values of the JSON are replaced by values of other types, huge or deeply nested ones.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ import gator
 
 
 class Tiny(nn.Module):
-    """As small as can be with a branch that leaves a constant behind when it closes."""
+    """A tiny network with a branch that leaves a constant behind when it is removed."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -78,7 +78,7 @@ def at(value: Any, path: tuple[Any, ...]) -> Any:
 
 @st.composite
 def damaged_json(draw: st.DrawFn, file: bytes) -> bytes:
-    """A few values of the plan swapped, removed, doubled or renamed."""
+    """A few values of the plan replaced, removed, duplicated or renamed."""
     header, data = parts(file)
     content = json.loads(header["__metadata__"]["gator"])
     for _ in range(draw(st.integers(1, 3))):
@@ -133,7 +133,7 @@ def damaged_header(draw: st.DrawFn, file: bytes) -> bytes:
 
 @st.composite
 def damaged_bytes(draw: st.DrawFn, file: bytes) -> bytes:
-    """Bytes flipped, cut off or put in; most of the file is its header."""
+    """Bytes flipped, removed or inserted; most of the file is its header."""
     changed = bytearray(file)
     for _ in range(draw(st.integers(1, 4))):
         place = draw(st.integers(0, len(changed) - 1))
@@ -151,7 +151,7 @@ def damaged_bytes(draw: st.DrawFn, file: bytes) -> bytes:
 def file(tmp_path_factory) -> Path:
     folder = tmp_path_factory.mktemp("damaged")
     torch.manual_seed(0)
-    (folder / "whole").write_bytes(saved(folder))
+    (folder / "undamaged").write_bytes(saved(folder))
     return folder / "tiny.safetensors"
 
 
@@ -162,7 +162,7 @@ EXAMPLES = settings().max_examples if settings().max_examples <= 100 else 10 * s
 @settings(deadline=None, derandomize=True, max_examples=EXAMPLES)
 @given(st.data(), st.sampled_from([damaged_json, damaged_json, damaged_header, damaged_bytes]))
 def test_a_damaged_file_is_an_error_or_a_network(file: Path, data: st.DataObject, damage: Any) -> None:
-    file.write_bytes(data.draw(damage((file.parent / "whole").read_bytes())))
+    file.write_bytes(data.draw(damage((file.parent / "undamaged").read_bytes())))
     model = Tiny()
     before = copy.deepcopy(model.state_dict())
     try:

@@ -1,4 +1,4 @@
-"""Files: what is saved comes back the same, and what cannot be read is refused by name, the model untouched."""
+"""Saving and loading gives the same network; files that cannot be read are errors, and the model is not changed."""
 
 import copy
 import json
@@ -33,7 +33,7 @@ def test_round_trip(name: str, tmp_path) -> None:
     assert set(loaded.state_dict()) == set(small.state_dict())
 
 
-def test_a_network_cut_twice_with_emptied_blocks(tmp_path) -> None:
+def test_a_network_that_was_cut_twice_with_removed_blocks(tmp_path) -> None:
     model = zoo.build("cifar:resnet20").model.double().eval()
     x = torch.randn(2, 3, 32, 32, dtype=torch.float64)
     graph = gator.trace(model, x)
@@ -82,9 +82,9 @@ def test_damaged_and_foreign_files(saved, tmp_path) -> None:
         gator.load(saved, nn.Linear)
     refused(saved, "another architecture: expected edge 'layer2.0.conv1' of width 32, found 'layer1.3.conv1'", "cifar:resnet32")
     refused(tmp_path / "none.safetensors", "there is no file")
-    whole = saved.read_bytes()
-    for size in (0, 7, 100, len(whole) // 2, len(whole) - 1):
-        saved.write_bytes(whole[:size])
+    content = saved.read_bytes()
+    for size in (0, 7, 100, len(content) // 2, len(content) - 1):
+        saved.write_bytes(content[:size])
         refused(saved, "cannot be read")
     saved.write_bytes(b"\x80\x04not a safetensors file" * 10)
     refused(saved, "cannot be read")
@@ -110,7 +110,7 @@ def test_damaged_and_foreign_files(saved, tmp_path) -> None:
         (lambda t: None, lambda p: p.update(plan=None), "holds no cut"),
     ],
 )
-def test_the_first_mismatch_is_named(saved, tensors, plan, words: str) -> None:
+def test_the_error_names_the_first_mismatch(saved, tensors, plan, words: str) -> None:
     rewritten(saved, tensors, plan)
     refused(saved, words)
 

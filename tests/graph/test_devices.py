@@ -1,4 +1,4 @@
-"""Networks that are not on the CPU: on the meta device, and on a GPU that fake tensors stand in for."""
+"""Networks that are not on the CPU: on the meta device, and on a GPU that is simulated with fake tensors."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def widths(graph: gator.Hypergraph) -> list[tuple[str, int]]:
     return [(edge.name, edge.width) for edge in graph.edges]
 
 
-def test_the_meta_device_merges_nothing() -> None:
+def test_tensors_on_the_meta_device_are_told_apart() -> None:
     with torch.device("meta"):
         model = perceptron()
     assert widths(gator.trace(model, torch.zeros(2, 4))) == [("0", 8), ("2", 6)]
@@ -91,7 +91,7 @@ NEEDS_CUDA = (
 
 
 @pytest.mark.parametrize("name", sorted(set(CASES) - {"tied_by_storage"}))
-def test_a_gpu_makes_no_difference(name: str) -> None:
+def test_the_edges_are_the_same_on_a_gpu(name: str) -> None:
     model, inputs, _ = CASES[name]()
     if needs_baking(model):
         pytest.skip("fake tensors cannot be copied")
@@ -107,17 +107,17 @@ def test_a_gpu_makes_no_difference(name: str) -> None:
 
 
 def test_index_buffers_are_read_on_the_cpu(monkeypatch) -> None:
-    """A GPU hands out no numpy arrays: whatever is turned into one went through `cpu()`."""
+    """A CUDA tensor cannot be converted to numpy: every buffer that is converted was copied with `cpu()` first."""
     model, inputs, _ = CASES["indexed_channels"]()
     addresses = {buffer.data_ptr() for buffer in model.buffers()}
     assert addresses
     cpu, numpy = Tensor.cpu, Tensor.numpy
 
-    def watched_numpy(tensor: Tensor):
+    def numpy_of_cpu_tensors(tensor: Tensor):
         if tensor.data_ptr() in addresses:
             raise TypeError("can't convert cuda:0 device type tensor to numpy")
         return numpy(tensor)
 
     monkeypatch.setattr(Tensor, "cpu", lambda tensor: cpu(tensor).clone())  # a copy, as from a GPU
-    monkeypatch.setattr(Tensor, "numpy", watched_numpy)
+    monkeypatch.setattr(Tensor, "numpy", numpy_of_cpu_tensors)
     assert gator.trace(model, inputs).edges

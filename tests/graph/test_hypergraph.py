@@ -1,4 +1,4 @@
-"""The hypergraph of known networks, what tracing leaves behind, and how a graph prints, explains and goes to JSON."""
+"""The hypergraph of known networks; tracing does not change the model; printing, explaining and the JSON form of a graph."""
 
 import copy
 import json
@@ -11,7 +11,7 @@ from torch import nn
 
 import gator
 from gator import zoo
-from gator.graph.select import layers_named
+from gator.graph.select_layers import layers_named
 
 
 class Unknown:
@@ -24,13 +24,13 @@ class Unknown:
 LAYERS = {1: 3, 2: 4, 3: 6, 4: 3}
 
 
-def highway(stage: int) -> tuple[set[str], set[str]]:
-    """Writers and readers of a stage's highway in ResNet-50 (paper, table 1)."""
+def residual_stream(stage: int) -> tuple[set[str], set[str]]:
+    """Producers and consumers of the residual stream of a stage in ResNet-50 (paper, table 1)."""
     blocks = LAYERS[stage]
-    writers = {f"layer{stage}.0.downsample.0", *(f"layer{stage}.{b}.conv3" for b in range(blocks))}
-    readers = {f"layer{stage}.{b}.conv1" for b in range(1, blocks)}
-    readers |= {f"layer{stage + 1}.0.conv1", f"layer{stage + 1}.0.downsample.0"} if stage < 4 else {"fc"}
-    return writers, readers
+    producers = {f"layer{stage}.0.downsample.0", *(f"layer{stage}.{b}.conv3" for b in range(blocks))}
+    consumers = {f"layer{stage}.{b}.conv1" for b in range(1, blocks)}
+    consumers |= {f"layer{stage + 1}.0.conv1", f"layer{stage + 1}.0.downsample.0"} if stage < 4 else {"fc"}
+    return producers, consumers
 
 
 def test_resnet50_is_table_1_of_the_paper(torchvision) -> None:
@@ -42,7 +42,7 @@ def test_resnet50_is_table_1_of_the_paper(torchvision) -> None:
     assert set(graph["conv1"].consumers) == {"layer1.0.conv1", "layer1.0.downsample.0"}
     for stage in LAYERS:
         edge = next(e for e in graph.edges if f"layer{stage}.0.downsample.0" in e.producers)
-        assert (set(edge.producers), set(edge.consumers)) == highway(stage)
+        assert (set(edge.producers), set(edge.consumers)) == residual_stream(stage)
         assert edge.width == 64 * 4 * 2 ** (stage - 1)
     assert graph.macs == 4_089_184_256
     assert graph.unsupported == ()
@@ -52,7 +52,7 @@ def test_resnet18_has_12_edges(torchvision) -> None:
     assert len(gator.trace(torchvision.models.resnet18(), torch.zeros(1, 3, 64, 64)).edges) == 12
 
 
-def test_option_a_highways_of_cifar_resnet56_are_prunable() -> None:
+def test_option_a_shortcuts_of_cifar_resnet56_are_prunable() -> None:
     network = zoo.build("cifar:resnet56")
     graph = gator.trace(network.model, network.example_inputs)
     assert [(e.name, e.width) for e in graph.edges if len(e.producers) > 1] == [
@@ -102,7 +102,7 @@ def test_tracing_leaves_the_model_as_it_was() -> None:
     assert all(torch.equal(before_state[k], v) for k, v in model.state_dict().items())
 
 
-def test_a_cache_kept_between_calls_is_put_back() -> None:
+def test_a_cache_between_calls_is_restored() -> None:
     class Caching(nn.Module):
         def __init__(self) -> None:
             super().__init__()
@@ -138,12 +138,12 @@ def test_heads_whole_dims_and_by_name() -> None:
     assert sum(e.width for e in graph.edges if e.producers == ("1.layers.1.self_attn",)) == 4
 
 
-def test_fixed_layers_are_left_alone() -> None:
+def test_fixed_layers_are_not_pruned() -> None:
     net = nn.Sequential(conv(3, 4), nn.ReLU(), conv(4, 6), nn.ReLU(), conv(6, 2))
     assert [e.name for e in gator.trace(net, torch.zeros(1, 3, 8, 8)).edges] == ["0", "2"]
     graph = gator.trace(net, torch.zeros(1, 3, 8, 8), fixed=["2"])
     assert graph.edges == ()
-    assert "asked for by fixed=" in graph.explain("2.weight")
+    assert "selected by fixed=" in graph.explain("2.weight")
 
 
 def test_layers_are_selected_by_name_module_and_pattern() -> None:
@@ -170,7 +170,7 @@ def test_layers_are_selected_by_name_module_and_pattern() -> None:
         (nn.ReLU(), r"is a ReLU; expected a list of layers, \[layer\]"),
     ],
 )
-def test_a_selection_that_matches_nothing_is_named(given, words: str) -> None:
+def test_the_error_names_a_selection_that_matches_nothing(given, words: str) -> None:
     net = nn.Sequential(conv(3, 4), nn.ReLU(), conv(4, 2))
     with pytest.raises(gator.TraceError, match=words):
         gator.trace(net, torch.zeros(1, 3, 8, 8), fixed=given)
@@ -191,12 +191,12 @@ def test_heads_by_the_name_of_the_module_around_them() -> None:
     model, inputs, _ = CASES["class_token_and_positions"]()
     model = Run(lambda m, x: m.inner(x), inner=model)
     assert gator.trace(model, inputs, heads={"inner": "dims"})["inner.qkv"].width == 8
-    with pytest.raises(gator.TraceError, match="where no attention is written; the layers that write it are inner"):
+    with pytest.raises(gator.TraceError, match="which writes no queries, keys or values; the layers that do are inner"):
         gator.trace(model, inputs, heads={"inner.head": "dims"})
 
 
 def test_a_graph_of_another_network_is_refused() -> None:
-    """Most of all the graph of the same network before a cut, in a loop that forgets to trace again."""
+    """Above all the graph of the same network before a cut, in a loop that does not trace again."""
     model, inputs, _ = CASES["unet"]()
     graph = gator.trace(model, inputs)
     gator.cut_(model, graph, {"down1": range(4)})
@@ -205,7 +205,7 @@ def test_a_graph_of_another_network_is_refused() -> None:
             use()
     with pytest.raises(gator.TraceError, match="describes another network"), gator.masked(model, graph, {}):
         pass
-    with pytest.raises(gator.TraceError, match="which this Sequential has not"):
+    with pytest.raises(gator.TraceError, match="which this Sequential lacks"):
         gator.cut(nn.Sequential(conv(3, 2)), graph, {})
 
 
@@ -219,22 +219,22 @@ def test_a_graph_of_another_network_is_refused() -> None:
         ({"heads": {"nothing": "dims"}}, "heads= names 'nothing'"),
     ],
 )
-def test_wrong_options_are_named(options: dict, words: str) -> None:
+def test_errors_name_the_wrong_option(options: dict, words: str) -> None:
     model, inputs, _ = CASES["called_twice"]()
     with pytest.raises(gator.TraceError, match=words):
         gator.trace(model, inputs, **options)
 
 
-def test_untraceable_networks_say_where() -> None:
+def test_the_error_of_an_untraceable_network_says_where() -> None:
     model = Run(lambda m, x: m.a(x) if x.sum() > 0 else m.b(x), a=nn.Linear(3, 2), b=nn.Linear(3, 2))
-    with pytest.raises(gator.TraceError, match=r"decides by the values of a tensor[\s\S]*test_hypergraph.py"):
+    with pytest.raises(gator.TraceError, match=r"the network reads the values of a tensor[\s\S]*test_hypergraph.py"):
         gator.trace(model, torch.zeros(2, 3))
     model = Run(lambda m, x: m.a(x[x > 0]), a=nn.Linear(3, 2))
-    with pytest.raises(gator.TraceError, match=r"decides by the values of a tensor \(index\)"):
+    with pytest.raises(gator.TraceError, match=r"the network reads the values of a tensor \(index\)"):
         gator.trace(model, torch.zeros(2, 3))
     with pytest.raises(gator.TraceError, match="could not be recorded"):
         gator.trace(nn.Linear(3, 2), torch.zeros(2, 4))
-    with pytest.raises(gator.TraceError, match=r"returns a [\w.]*Unknown, which torch cannot look into"):
+    with pytest.raises(gator.TraceError, match=r"returns a [\w.]*Unknown, which torch cannot flatten"):
         gator.trace(Run(lambda m, x: Unknown(m.a(x)), a=nn.Linear(3, 2)), torch.zeros(2, 3))
     with pytest.raises(gator.TraceError, match="holds no tensor"):
         gator.trace(nn.Linear(3, 2), ())
@@ -244,7 +244,7 @@ def test_untraceable_networks_say_where() -> None:
         gator.trace(nn.Linear(3, 2), "x")
 
 
-def test_an_op_without_a_rule_is_reported_and_fixes_what_it_touches() -> None:
+def test_an_operator_without_a_rule_is_reported_and_fixes_its_axes() -> None:
     def forward(m, x):
         return m.three(torch.cdist(m.two(torch.relu(m.one(x))), m.points))
 
@@ -260,7 +260,7 @@ def test_an_op_without_a_rule_is_reported_and_fixes_what_it_touches() -> None:
     assert [e.name for e in graph.edges] == ["one"]
     assert len(graph.unsupported) == 1
     assert "cdist" in graph.unsupported[0]
-    assert "no rule, left whole: " in str(graph)
+    assert "no rule for this operator, its axes are fixed: " in str(graph)
     assert "has no rule" in graph.explain("two.weight")
     small = gator.cut(model, graph, {"one": [0, 2]})
     with gator.masked(model, graph, {"one": [0, 2]}):

@@ -1,4 +1,4 @@
-"""Rules for data movement against the operator itself run on index numbers: both ways give the same classes."""
+"""Rules for data movement compared with the operator itself run on indices: both ways give the same classes."""
 
 import numpy as np
 import torch
@@ -7,9 +7,9 @@ from hypothesis import strategies as st
 
 from gator.graph.analysis import Analysis
 from gator.graph.inputs import describe
-from gator.graph.record import record
+from gator.graph.record_forward import record
 from gator.graph.rules import Scope, find
-from gator.graph.rules.move import by_index
+from gator.graph.rules.movement import by_index
 
 SHAPE = (4, 6, 2)
 MOVES = {

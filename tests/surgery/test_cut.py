@@ -1,4 +1,4 @@
-"""What a cut network can do, what cut refuses, and an oracle that knows nothing of labels."""
+"""A cut network trains, exports and can be cut again; wrong cuts are refused; an independent check without labels."""
 
 import copy
 import warnings
@@ -14,6 +14,7 @@ from torch.nn import functional as F
 
 import gator
 from gator import zoo
+from gator.surgery import cut as cutting
 
 
 def small_networks() -> dict[str, tuple[nn.Module, torch.Tensor]]:
@@ -25,8 +26,8 @@ def small_networks() -> dict[str, tuple[nn.Module, torch.Tensor]]:
 
 @pytest.mark.parametrize("form", [None, False])
 @pytest.mark.parametrize("name", ["resnet20", "vit", "unet"])
-def test_a_cut_network_is_a_full_citizen(name: str, form: bool | None) -> None:
-    """It trains, takes another batch size, deep-copies, exports, compiles, and can be traced and cut again."""
+def test_a_cut_network_works_like_any_other_module(name: str, form: bool | None) -> None:
+    """It trains, runs at another batch size, can be deep-copied, exported, compiled, traced and cut again."""
     model, x = small_networks()[name]
     model, x = randomised(model), x.double()
     graph = gator.trace(model, x)
@@ -81,7 +82,7 @@ def test_onnx_runtime_computes_the_same(name: str, tmp_path) -> None:
     assert gap(run(small, x), torch.from_numpy(found)) <= 1e-4
 
 
-def test_the_class_is_kept_where_it_can_hold_the_cut() -> None:
+def test_the_class_is_kept_where_it_works_after_the_cut() -> None:
     model, x, _ = CASES["unet"]()
     graph = gator.trace(model, x)
     assert type(gator.cut(model, graph, draw(graph, 0.5))) is type(model)
@@ -89,8 +90,19 @@ def test_the_class_is_kept_where_it_can_hold_the_cut() -> None:
     model, x, _ = CASES["literal_view"]()
     graph = gator.trace(model, x)
     assert isinstance(gator.cut(model, graph, draw(graph, 0.5)), torch.fx.GraphModule)
-    with pytest.raises(gator.CutError, match=r"the class Run cannot hold this cut: [\s\S]*keep_class at None"):
+    with pytest.raises(gator.CutError, match=r"the class Run does not work after this cut: [\s\S]*keep_class at None"):
         gator.cut(model, graph, draw(graph, 0.5), keep_class=True)
+
+
+def test_a_cut_for_measurement_is_a_graph_and_is_not_checked(monkeypatch) -> None:
+    model, x, _ = CASES["unet"]()
+    graph = gator.trace(model, x)
+    kept = draw(graph, 0.5)
+    expected = run(gator.cut(model, graph, kept, keep_class=False).eval(), x)
+    monkeypatch.setattr(cutting, "check_network", None)  # not callable
+    small = cutting.cut_for_measurement(model, graph, kept)
+    assert isinstance(small, torch.fx.GraphModule)
+    assert gap(expected, run(small.eval(), x)) == 0
 
 
 def test_masks_and_indices_mean_the_same_and_the_model_is_untouched() -> None:
@@ -122,7 +134,7 @@ def test_masks_and_indices_mean_the_same_and_the_model_is_untouched() -> None:
         ({"stem": [0.5]}, "expected integer indices or booleans"),
     ],
 )
-def test_wrong_kept_channels_are_named(kept: Any, words: str) -> None:
+def test_errors_name_wrong_kept_channels(kept: Any, words: str) -> None:
     model, x, _ = CASES["squeeze_excite"]()
     graph = gator.trace(model, x)
     with pytest.raises(gator.KeptError, match=words):
@@ -156,32 +168,32 @@ def test_gradients_flow_through_a_masked_network_to_its_own_parameters() -> None
 @pytest.mark.parametrize(
     "name", ["unet", "grouped_and_depthwise", "squeeze_excite", "option_a_shortcut", "dense_connections", "c2f"]
 )
-def test_an_oracle_without_labels(name: str) -> None:
-    """Weights that read removed channels zeroed, weights that write them poisoned, in the untouched eager model."""
+def test_an_independent_check_without_labels(name: str) -> None:
+    """In the eager model, set weights that read removed channels to zero and weights that write them to large random values."""
     model, x, _ = CASES[name]()
     model, x = randomised(model), x.double()
     graph = gator.trace(model, x)
     kept = draw(graph, 0.5, seed=3)
     small = gator.cut(model, graph, kept)
-    poisoned = copy.deepcopy(model)
+    disturbed = copy.deepcopy(model)
     with torch.no_grad():
         for edge in graph.edges:
             gone = set(range(edge.width)) - set(kept[edge.name].tolist())
             readers = {f"{layer}.weight" for layer in edge.consumers}
             for member in edge.members:
                 dead = [i for i, unit in enumerate(member.units) if unit in gone]
-                tensor = dict([*poisoned.named_parameters(), *poisoned.named_buffers()])[member.parameter]
-                if member.axis == _reads(poisoned, member.parameter) and member.parameter in readers:
+                tensor = dict([*disturbed.named_parameters(), *disturbed.named_buffers()])[member.parameter]
+                if member.axis == _reads(disturbed, member.parameter) and member.parameter in readers:
                     tensor.transpose(0, member.axis)[dead] = 0
         for edge in graph.edges:
             gone = set(range(edge.width)) - set(kept[edge.name].tolist())
             for member in edge.members:
                 dead = [i for i, unit in enumerate(member.units) if unit in gone]
-                tensor = dict([*poisoned.named_parameters(), *poisoned.named_buffers()])[member.parameter]
-                if member.axis != _reads(poisoned, member.parameter) and not member.parameter.endswith("running_var"):
+                tensor = dict([*disturbed.named_parameters(), *disturbed.named_buffers()])[member.parameter]
+                if member.axis != _reads(disturbed, member.parameter) and not member.parameter.endswith("running_var"):
                     view = tensor.transpose(0, member.axis)
                     view[dead] = torch.where(view[dead] == 0, view[dead], 1e3 * torch.randn_like(view[dead]))
-    assert gap(run(poisoned, x), run(small, x)) <= 1e-8
+    assert gap(run(disturbed, x), run(small, x)) <= 1e-8
     assert gap(run(model, x), run(small, x)) > 1e-3
 
 
@@ -216,8 +228,8 @@ def bottlenecks() -> nn.Module:
 
 
 @pytest.mark.parametrize("emptied", ["2.conv1", "2.conv2", "3.conv1", "3.conv2", "4.conv1", "4.conv2", "5.conv1", "5.conv2"])
-def test_an_emptied_bottleneck_disappears(emptied: str) -> None:
-    """By either of its inner edges, first blocks of a stage included; the function is that of the masked network."""
+def test_a_bottleneck_without_inner_channels_is_removed(emptied: str) -> None:
+    """With either inner edge empty, also in the first block of a stage, the output is that of the masked network."""
     model = randomised(bottlenecks())
     x = torch.randn(2, 3, 8, 8, dtype=torch.float64)
     graph = gator.trace(model, x)
@@ -227,7 +239,7 @@ def test_an_emptied_bottleneck_disappears(emptied: str) -> None:
     inside = [f"{block}.{layer}" for layer in ("conv1", "bn1", "conv2", "bn2", "conv3", "bn3")]
     assert not [n for n in small.state_dict() if any(n.startswith(layer + ".") for layer in inside)]
     assert not [n for n in small.graph.nodes if n.op == "call_module" and n.target in inside]
-    # A shortcut that ends in a batch norm takes the constant into its bias; behind a ReLU it stays, one number a channel.
+    # The constant is added to the bias of a shortcut that ends in a batch norm; otherwise it stays, one value per channel.
     added = set(small.state_dict()) - set(model.state_dict())
     assert added == (set() if model[int(block)].downsample is not None else {f"folded_{block}_bn3"})
     assert gator.measure(small, x).macs == gator.predict_macs(graph, kept)
@@ -238,8 +250,8 @@ def test_an_emptied_bottleneck_disappears(emptied: str) -> None:
     assert gap(expected, run(small, x)) <= 1e-8
 
 
-def test_an_emptied_branch_without_bias_leaves_nothing() -> None:
-    """A pre-activation block ends in a convolution without bias: what it adds is zero, and the sum goes too."""
+def test_a_removed_branch_without_bias_leaves_nothing() -> None:
+    """A pre-activation block ends in a convolution without bias: it adds zero, so the sum is removed too."""
 
     def forward(m, x):
         x = m.stem(x)
@@ -261,7 +273,7 @@ def test_an_emptied_branch_without_bias_leaves_nothing() -> None:
     assert {n.partition(".")[0] for n in small.state_dict()} == {"stem", "head"}
 
 
-def test_all_blocks_of_a_basic_network_can_go_but_not_the_highway() -> None:
+def test_all_residual_blocks_can_be_removed_but_not_the_residual_stream() -> None:
     model = randomised(zoo.build("cifar:resnet20").model)
     x = torch.randn(2, 3, 32, 32, dtype=torch.float64)
     graph = gator.trace(model, x)
@@ -284,7 +296,7 @@ def test_a_mean_over_channels_needs_one_of_them() -> None:
         gator.cut(model, graph, {"stem": []})
 
 
-def test_attention_without_heads_leaves_its_bias() -> None:
+def test_attention_without_heads_becomes_its_bias() -> None:
     model, x, _ = CASES["class_token_and_positions"]()
     model, x = randomised(model), x.double()
     graph = gator.trace(model, x)
@@ -292,7 +304,7 @@ def test_attention_without_heads_leaves_its_bias() -> None:
     assert not [n for n in small.state_dict() if n.startswith(("qkv", "out"))]
 
 
-def test_grid_of_training_flags_survives() -> None:
+def test_training_flags_of_submodules_are_kept() -> None:
     model, x, _ = CASES["frozen_parameters"]()
     model.train()
     model[1].eval()
@@ -323,7 +335,7 @@ def test_googlenet_and_inception_train_after_a_cut(torchvision) -> None:
             assert small(x).shape == (2, 1000)
 
 
-def test_verification_stops_a_wrong_cut(monkeypatch) -> None:
+def test_a_wrong_cut_is_not_returned(monkeypatch) -> None:
     from gator.surgery import rewrite
 
     def wrong(emitter, call, args):
@@ -337,7 +349,7 @@ def test_verification_stops_a_wrong_cut(monkeypatch) -> None:
     gator.cut(model, graph, draw(graph, 0.5), verify=False)
 
 
-def test_user_class_is_not_trusted_when_it_only_looks_right() -> None:
+def test_the_class_is_not_kept_if_it_computes_something_else() -> None:
     """A scale computed from the width changes with the cut: the class runs, but computes something else."""
 
     class Scaled(nn.Module):
@@ -355,8 +367,8 @@ def test_user_class_is_not_trusted_when_it_only_looks_right() -> None:
     assert isinstance(small, torch.fx.GraphModule)
 
 
-def test_user_class_is_not_trusted_in_train_mode_either() -> None:
-    """Evaluation takes any width, training has one written into it."""
+def test_the_class_is_not_kept_if_it_fails_in_train_mode() -> None:
+    """Eval mode accepts any width, train mode has a hard-coded one."""
 
     def forward(m, x):
         x = m.one(x)
@@ -369,7 +381,7 @@ def test_user_class_is_not_trusted_in_train_mode_either() -> None:
     assert small.train()(x).shape == (2, 3)
 
 
-def test_a_forward_somebody_else_put_there_comes_back() -> None:
+def test_a_forward_assigned_by_others_is_restored() -> None:
     model, x, _ = CASES["unet"]()
     original = model.forward
     model.forward = lambda x: original(x) * 2
@@ -380,7 +392,7 @@ def test_a_forward_somebody_else_put_there_comes_back() -> None:
     assert model.forward is mine
 
 
-def test_a_graph_form_network_says_when_it_is_called_otherwise() -> None:
+def test_the_graph_form_refuses_other_arguments() -> None:
     model, x, _ = CASES["two_inputs_by_keyword"]()
     graph = gator.trace(model, x)
     small = gator.cut(model, graph, draw(graph, 0.5), keep_class=False)
@@ -389,7 +401,7 @@ def test_a_graph_form_network_says_when_it_is_called_otherwise() -> None:
         small(left=x["left"], right={"x": x["right"]["x"], "y": x["left"]})
 
 
-def test_half_precision_cuts_too() -> None:
+def test_half_precision_networks_are_cut() -> None:
     model, x, _ = CASES["unet"]()
     model, x = model.bfloat16(), x.bfloat16()
     graph = gator.trace(model, x)
@@ -398,7 +410,7 @@ def test_half_precision_cuts_too() -> None:
     assert doubled(x).dtype == torch.float64
 
 
-def test_names_of_a_custom_run_module_stay() -> None:
+def test_a_custom_module_keeps_its_class_and_names() -> None:
     model = Run(lambda m, x: m.b(m.a(x)), a=nn.Linear(4, 6), b=nn.Linear(6, 2))
     graph = gator.trace(model, torch.zeros(1, 4))
     small = gator.cut(model, graph, {"a": [0]})
@@ -406,7 +418,7 @@ def test_names_of_a_custom_run_module_stay() -> None:
     assert (small.a.out_features, small.b.in_features) == (1, 1)
 
 
-def test_a_branch_that_only_padding_is_left_of() -> None:
+def test_a_branch_of_which_only_padding_remains() -> None:
     class Padded(nn.Module):
         def __init__(self) -> None:
             super().__init__()

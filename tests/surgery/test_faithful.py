@@ -1,6 +1,6 @@
-"""With nothing removed the masked model is the eager one: outputs, gradients, buffers, any batch, any training flags.
+"""With nothing removed the masked model equals the eager one: outputs, gradients, buffers, any batch size, any training flags.
 
-And a class that merely looks right after a cut is not given back.
+A class that only seems to work after a cut is not returned.
 """
 
 import collections
@@ -16,7 +16,7 @@ from torch.nn import functional as F
 
 import gator
 
-COMPUTED = ("spectral_norm", "weight_norm", "old_weight_norm", "pruned_by_torch")  # weights that deepcopy or a mask bakes
+COMPUTED = ("spectral_norm", "weight_norm", "old_weight_norm", "pruned_by_torch")  # their weights are computed in forward
 RANDOM = ("drop_path", "prelu_and_dropout", "transformer_encoder", "transformer_decoder")
 
 
@@ -53,11 +53,11 @@ def x64(*shape: int) -> Tensor:
 
 
 def scaled(y: Tensor) -> Tensor:
-    """What a class computes from its own width changes when the width does."""
+    """A scale that is computed from the width, so it changes with the cut."""
     return y * y.shape[-1] ** -0.5
 
 
-LOOKS_RIGHT = {
+SEEMS_RIGHT = {
     "infinities": lambda m, x: torch.cat([m.b(scaled(F.relu(m.a(x)))), x[:, :1] * 0 - float("inf")], 1),
     "not a number": lambda m, x: m.b(scaled(F.relu(m.a(torch.log(x))))),
     "batch of one": lambda m, x: m.b(scaled(F.relu(m.a(x))) - scaled(F.relu(m.a(x))).mean(0)),
@@ -66,13 +66,13 @@ LOOKS_RIGHT = {
 }
 
 
-@pytest.mark.parametrize("name", LOOKS_RIGHT)
-def test_a_class_that_only_looks_right_is_not_given_back(name: str) -> None:
-    model = linear(LOOKS_RIGHT[name])
+@pytest.mark.parametrize("name", SEEMS_RIGHT)
+def test_a_class_that_only_seems_right_is_not_returned(name: str) -> None:
+    model = linear(SEEMS_RIGHT[name])
     graph = gator.trace(model, x64(3, 4).abs())
     small = gator.cut(model, graph, {"a": [0, 1, 2]})
     assert isinstance(small, torch.fx.GraphModule)
-    with pytest.raises(gator.CutError, match="cannot hold this cut"):
+    with pytest.raises(gator.CutError, match="does not work after this cut"):
         gator.cut(model, graph, {"a": [0, 1, 2]}, keep_class=True)
 
 
@@ -139,7 +139,7 @@ class Dropping(nn.Module):
 
 
 def test_frozen_layers_stay_frozen() -> None:
-    """In eval inside a network in training, though their forward is their own."""
+    """Layers in eval mode inside a network in train mode, with a forward of their own."""
     model = randomised(
         Run(lambda m, x: m.b(m.drop(m.norm(m.a(x)))), a=conv(3, 6), norm=NormAndReLU(6), drop=Dropping(), b=conv(6, 2))
     )
@@ -164,7 +164,7 @@ def _eager(model: nn.Module, x: Tensor) -> Tensor:
         return type(model).forward(model, x)
 
 
-def test_regions_without_gradients_stay_so() -> None:
+def test_no_grad_regions_are_kept() -> None:
     def forward(m: Any, x: Tensor) -> Tensor:
         with torch.no_grad():
             x = F.relu(m.a(x))
@@ -200,7 +200,7 @@ def test_a_buffer_that_forward_replaces_is_replaced() -> None:
     assert gap(eager.average[[0, 3]], small.average) <= 1e-12
 
 
-def test_what_a_model_collects_is_put_back() -> None:
+def test_containers_of_a_model_are_restored() -> None:
     model = linear(lambda m, x: (m.seen.append(m.a(x)), m.deep["k"].append(m.a(x)), m.b(m.a(x)))[-1])
     model.seen, model.deep = collections.deque(), {"k": []}
     graph = gator.trace(model, x64(2, 4))
@@ -219,7 +219,7 @@ def test_a_hook_with_the_operator_of_its_layer_runs_once() -> None:
         assert gap(expected, run(model, x)) <= 1e-12
 
 
-def test_an_emptied_branch_that_ends_in_dropout() -> None:
+def test_a_removed_branch_that_ends_in_dropout() -> None:
     parts = {"stem": conv(3, 6), "a": conv(6, 4), "n": nn.BatchNorm2d(6), "b": conv(4, 6), "head": conv(6, 2)}
     model = randomised(
         Run(lambda m, x: m.head((y := m.stem(x)) + F.dropout(m.n(m.b(F.relu(m.a(y)))), 0.5, m.training)), **parts)
@@ -233,7 +233,7 @@ def test_an_emptied_branch_that_ends_in_dropout() -> None:
         assert gap(run(model, x), run(small, x)) <= 1e-9
 
 
-def test_random_numbers_in_eval_mode_are_named() -> None:
+def test_the_error_names_random_numbers_in_eval_mode() -> None:
     model = linear(lambda m, x: m.b(m.a(x) + torch.randn_like(m.a(x))))
     graph = gator.trace(model, x64(2, 4))
     with pytest.raises(gator.CutError, match="draws random numbers in eval mode, at randn_like"):
@@ -268,7 +268,7 @@ def test_a_zero_branch_whose_sum_is_written_in_place() -> None:
         assert gap(run(model, x), run(small, x)) <= 1e-12
 
 
-def test_a_bias_that_two_layers_share_absorbs_nothing() -> None:
+def test_constants_are_not_added_to_a_bias_that_two_layers_share() -> None:
     parts = {"one": conv(3, 4), "two": conv(4, 6), "short": conv(3, 6, 1), "again": conv(6, 6)}
     model = Run(lambda m, x: m.head(F.relu(m.again(F.relu(m.two(F.relu(m.one(x))) + m.short(x))))), head=conv(6, 2), **parts)
     model.again.bias = model.short.bias

@@ -1,4 +1,4 @@
-"""Every hard case: the cut network computes what the masked one computes, in float64, at several widths."""
+"""Every network of tests/networks.py: the cut network computes what the masked one computes, in float64, at several widths."""
 
 import pytest
 import torch

@@ -1,4 +1,4 @@
-"""Cutting a network in training: parameters stay the same objects, the optimizer follows, training goes on."""
+"""`cut_` during training: parameters stay the same objects, the optimizer is updated, and training continues."""
 
 import copy
 
@@ -28,8 +28,8 @@ def train(model: nn.Module, optimizer: torch.optim.Optimizer, x: torch.Tensor, s
 
 @pytest.mark.parametrize("kind", OPTIMIZERS)
 @pytest.mark.parametrize("name", ["unet", "class_token_and_positions"])
-def test_training_goes_on_as_if_the_channels_had_been_masked_all_along(name: str, kind: str) -> None:
-    """A step after the in-place cut moves the living weights exactly as a step of the masked network does."""
+def test_training_continues_like_that_of_the_masked_network(name: str, kind: str) -> None:
+    """A step after the in-place cut changes the kept weights exactly as a step of the masked network does."""
     model, x, _ = CASES[name]()
     model, x = model.double(), x.double()
     optimizer = OPTIMIZERS[kind](model.parameters())
@@ -56,7 +56,7 @@ def test_training_goes_on_as_if_the_channels_had_been_masked_all_along(name: str
     assert gap(expected, run(model.eval(), x)) <= 1e-8
 
 
-def test_an_emptied_block_leaves_the_optimizer_too() -> None:
+def test_a_removed_block_is_removed_from_the_optimizer() -> None:
     model = zoo.build("cifar:resnet20").model
     x = torch.randn(4, 3, 32, 32)
     optimizer = OPTIMIZERS["sgd"](model.parameters())
@@ -72,7 +72,7 @@ def test_an_emptied_block_leaves_the_optimizer_too() -> None:
     assert not torch.equal(before, model.folded_layer2_1_bn2)
 
 
-def test_an_older_loss_is_refused_and_nothing_changes() -> None:
+def test_an_older_loss_is_an_error_and_nothing_changes() -> None:
     model, x, _ = CASES["unet"]()
     optimizer = OPTIMIZERS["sgd"](model.parameters())
     train(model, optimizer, x, 1)
@@ -88,7 +88,7 @@ def test_an_older_loss_is_refused_and_nothing_changes() -> None:
     train(model, optimizer, x, 1)
 
 
-def test_gradients_are_sliced_along() -> None:
+def test_gradients_are_sliced() -> None:
     model, x, _ = CASES["unet"]()
     F.relu(model(x)).sum().backward()
     graph = gator.trace(model, x)
@@ -97,13 +97,13 @@ def test_gradients_are_sliced_along() -> None:
     assert torch.equal(model.down1.weight.grad, full[[0, 5]])
 
 
-def test_an_optimizer_that_cannot_follow_is_refused_before_anything_changes() -> None:
+def test_an_unsupported_optimizer_is_refused_before_anything_changes() -> None:
     model, x, _ = CASES["unet"]()
     graph = gator.trace(model, x)
     before = copy.deepcopy(model.state_dict())
-    stranger = torch.optim.SGD(nn.Linear(2, 2).parameters(), lr=0.1)
+    other_optimizer = torch.optim.SGD(nn.Linear(2, 2).parameters(), lr=0.1)
     with pytest.raises(gator.CutError, match="holds none of the model's parameters"):
-        gator.cut_(model, graph, draw(graph, 0.5), optimizer=stranger)
+        gator.cut_(model, graph, draw(graph, 0.5), optimizer=other_optimizer)
     factored = torch.optim.Adafactor(model.parameters())
     train(model, factored, x, 1)
     before = copy.deepcopy(model.state_dict())
@@ -143,7 +143,7 @@ class Averages(torch.optim.SGD):
             state["by_name"] = {"mean": sum(state["recent"]) / len(state["recent"])}
 
 
-def test_optimizer_state_in_containers_is_sliced_along() -> None:
+def test_optimizer_state_in_containers_is_sliced() -> None:
     model, x, _ = CASES["unet"]()
     optimizer = Averages(model.parameters(), lr=0.1)
     train(model, optimizer, x, 2)
@@ -157,7 +157,7 @@ def test_optimizer_state_in_containers_is_sliced_along() -> None:
     train(model, optimizer, x, 1)
 
 
-def test_what_a_container_holds_must_fit_the_parameter() -> None:
+def test_optimizer_state_in_containers_must_fit_the_parameter() -> None:
     model, x, _ = CASES["unet"]()
     optimizer = Averages(model.parameters(), lr=0.1)
     train(model, optimizer, x, 1)

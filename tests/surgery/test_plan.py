@@ -1,4 +1,4 @@
-"""A plan is one composed cut of the original architecture: it makes the same network again, from names alone."""
+"""`gator.plan` and `gator.apply`: a plan is one composed cut of the original network, and applying it gives the cut network."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ X = torch.randn(2, 3, 32, 32, dtype=torch.float64, generator=torch.Generator().m
 
 
 def disturbed(network: nn.Module) -> nn.Module:
-    """Other weights in the same places, as after some training."""
+    """Change the weights, as some training would."""
     with torch.no_grad():
         for parameter in network.parameters():
             parameter.add_(0.1 * torch.randn_like(parameter))
@@ -32,7 +32,7 @@ def disturbed(network: nn.Module) -> nn.Module:
 
 
 def made_again(network: nn.Module, fresh: nn.Module) -> nn.Module:
-    """The network once more, from its plan as JSON and its weights."""
+    """The same network, made from its plan as JSON and its weights."""
     plan = gator.CutPlan.from_json(gator.plan(network).to_json())
     before = copy.deepcopy(fresh.state_dict())
     again = gator.apply(plan, fresh)
@@ -53,7 +53,7 @@ CUTS = st.lists(
 @settings(deadline=None, derandomize=True, max_examples=max(20, settings().max_examples // 2))
 @given(OPS, st.integers(2, 8), st.integers(0, 10_000), CUTS, st.booleans())
 def test_random_networks_cut_several_times(ops: list[Op], channels: int, seed: int, cuts: list, trains: bool) -> None:
-    """Saved and loaded, and applied with the weights copied, it is the same network in both modes."""
+    """The network that is made from the plan and the weights is the same in both modes."""
     torch.manual_seed(seed)
     original = randomised(RandomNetwork(ops, channels), seed)
     fresh = RandomNetwork(ops, channels).double().eval()
@@ -118,11 +118,11 @@ def test_ten_shrinks_load_with_one_trace(monkeypatch, tmp_path) -> None:
     assert (tmp_path / "again.safetensors").stat().st_size == sizes[-1]
 
 
-def test_a_constant_is_sliced_and_consumed_by_later_cuts() -> None:
-    """The constant of a closed block loses channels, then the block beside it closes and takes it over."""
+def test_a_constant_is_sliced_and_merged_by_later_cuts() -> None:
+    """The constant of a removed block loses channels; then the next block is removed and their constants are merged."""
     model = randomised(zoo.build("cifar:resnet20").model)
     small = gator.cut(model, gator.trace(model, X), {"layer2.1.conv1": []})
-    (constant,) = {c.name for c in gator.plan(small).cuts[0].left.constants}
+    (constant,) = {c.name for c in gator.plan(small).cuts[0].removed_branches.constants}
     assert small.get_parameter(constant).shape == (1, 32, 1, 1)
     graph = gator.trace(disturbed(small), X)
     edge = next(e for e in graph.edges if any(m.parameter == constant for m in e.members))
@@ -137,7 +137,7 @@ def test_a_constant_is_sliced_and_consumed_by_later_cuts() -> None:
 
 
 class Beside(nn.Module):
-    """A branch beside a convolution with a bias, which absorbs what the branch leaves behind."""
+    """A branch next to a convolution whose bias takes the constant of the removed branch."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -151,11 +151,11 @@ class Beside(nn.Module):
         return self.head(x.mean(1, keepdim=True) + (self.shortcut(x) + self.outer(F.relu(self.inner(x)))))
 
 
-def test_an_absorbed_constant_stays_absorbed() -> None:
+def test_a_constant_that_was_added_to_a_bias_stays_there() -> None:
     model, x = randomised(Beside()), X[:, :, :8, :8]
     once = gator.cut(model, gator.trace(model, x), {"inner": []})
     assert not any(name.startswith("folded") for name, _ in once.named_parameters())
-    assert all(c.absorbed for c in gator.plan(once).cuts[0].left.constants)
+    assert all(c.absorbed for c in gator.plan(once).cuts[0].removed_branches.constants)
     assert gap(run(once, x), run(gator.apply(gator.plan(once), model), x)) <= 1e-10
     shorter = gator.cut(once, gator.trace(once, x), {"shortcut": [0, 2]})
     assert gap(run(shorter, x), run(gator.apply(gator.plan(shorter), model), x)) <= 1e-10
@@ -179,8 +179,8 @@ class Crossed(nn.Module):
         return self.head(shared + self.one(x)) + self.tail(self.two(x) + shared)
 
 
-def test_channels_that_are_no_longer_tied_may_part_and_the_plan_stays_exact() -> None:
-    """No cut of the original removes one channel here and another there; the plan says so with a second cut."""
+def test_channels_that_are_no_longer_tied_may_be_cut_separately() -> None:
+    """No single cut of the original network can do that, so the plan has a second cut."""
     model, x = randomised(Crossed()), X[:, :, :8, :8]
     graph = gator.trace(model, x)
     assert set(graph["shared"].producers) == {"shared", "one", "two"}
@@ -206,16 +206,16 @@ def test_whole_heads_first_and_dimensions_inside_them_later() -> None:
     assert gap(run(twice, inputs), run(again, inputs)) <= 1e-10
 
 
-def test_the_form_is_that_of_the_network_and_not_what_a_single_cut_would_give() -> None:
+def test_the_form_is_that_of_the_network_that_was_cut() -> None:
     model = randomised(zoo.build("cifar:resnet20").model)
     once = gator.cut(model, gator.trace(model, X), {"layer1.0.conv1": range(3)}, keep_class=False)
     twice = gator.cut(once, gator.trace(once, X), {"layer1.0.conv1": range(2)})
     plan = gator.plan(twice)
     assert [cut.form for cut in plan.cuts] == ["graph"]
     assert isinstance(gator.apply(plan, model), torch.fx.GraphModule)
-    classy = gator.cut(model, gator.trace(model, X), {"layer1.0.conv1": range(3)})
-    classy = gator.cut(classy, gator.trace(classy, X[:, :, :16, :16]), {"layer1.0.conv1": range(2)})
-    assert type(gator.apply(gator.plan(classy), model)) is type(model)
+    of_class = gator.cut(model, gator.trace(model, X), {"layer1.0.conv1": range(3)})
+    of_class = gator.cut(of_class, gator.trace(of_class, X[:, :, :16, :16]), {"layer1.0.conv1": range(2)})
+    assert type(gator.apply(gator.plan(of_class), model)) is type(model)
 
 
 def test_a_plan_goes_into_a_checkpoint(tmp_path) -> None:

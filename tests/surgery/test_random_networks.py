@@ -1,4 +1,4 @@
-"""Random networks, random masks, zero widths included: masked equals cut, whatever is drawn."""
+"""Random networks with random masks, empty edges included: masked equals cut."""
 
 from __future__ import annotations
 
@@ -27,7 +27,9 @@ def test_masked_equals_cut(ops: list[Op], channels: int, seed: int, zero: float)
         with gator.masked(model, graph, kept):
             expected = run(model, x)
     except gator.KeptError as error:
-        assert any(edge.name in str(error) for edge in graph.edges)  # a cut that cannot be: it names the edge
+        assert any(
+            edge.name in str(error) for edge in graph.edges
+        )  # no network can have these channels: the error names the edge
         assert any(not mask.any() for mask in kept.values()) or "disconnect" in str(error)
         return
     small = gator.cut(model, graph, kept)

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor, nn
 
 from gator.graph.inputs import as_call
-from gator.graph.record import modes_set
+from gator.graph.temporary_mode import modes_set
 
 
 @dataclass(frozen=True)

@@ -14,9 +14,10 @@ from gator.graph.hypergraph import Hypergraph
 from gator.graph.inputs import as_call, describe
 from gator.graph.macs import macs
 from gator.graph.program import needed
-from gator.graph.record import modes_set, record
+from gator.graph.record_forward import record
 from gator.graph.rules import has_rule
-from gator.surgery.fate import macs_left
+from gator.graph.temporary_mode import modes_set
+from gator.surgery.liveness import macs_left
 from gator.surgery.plan import Kept, Plan
 
 

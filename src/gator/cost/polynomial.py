@@ -15,7 +15,7 @@ from gator.cost.prices import Floats, Prices, Widths
 from gator.graph.hypergraph import Hypergraph
 from gator.graph.labels import Axis
 from gator.graph.program import MODES, Mode
-from gator.surgery.fate import Fate, decide
+from gator.surgery.liveness import Fate, decide
 from gator.surgery.plan import Plan
 
 

@@ -1,1 +1,1 @@
-"""What a person takes away: files."""
+"""Save networks to files and load them."""

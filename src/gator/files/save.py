@@ -1,7 +1,7 @@
-"""`save` and `load`: one safetensors file with the weights and, as JSON metadata, the plan of the cut that leads to them.
+"""`save` and `load`: one safetensors file with the weights of a network and, as JSON metadata, the plan of its cut.
 
-Loading runs no code from the file: the original architecture is traced and cut as the plan says, then the weights are put
-in. What does not fit is an error that names the first mismatch, and the model passed in is untouched.
+Loading runs no code from the file: the plan is applied to a model of the original architecture, then the weights are loaded.
+The first mismatch is an error that names it, and the model passed in is not changed.
 """
 
 from __future__ import annotations
@@ -19,22 +19,22 @@ from torch import nn
 
 from gator.atomic_file import write_atomically
 from gator.errors import FileError, GatorError
-from gator.graph.memory import memory_of, storage_of, without_data
-from gator.graph.plain_data import field
+from gator.graph.json_fields import field
+from gator.graph.tensor_identity import memory_of, storage_of, without_data
 from gator.graph.trace import named_tensors
 from gator.private_torch import buffers_of, parameters_of
 from gator.surgery.apply import apply, plan
 from gator.surgery.cut_plan import CutPlan
 from gator.surgery.history import steps_of
 
-FORMAT = 3  # 1 and 2 held a list of cuts, each with its graph
+FORMAT = 3  # formats 1 and 2 had a list of cuts, each with its graph
 _KEY = "gator"
 
 
 def save(model: nn.Module, path: str | os.PathLike[str]) -> None:
-    """Write a (cut) network to one safetensors file: its weights, and its plan as JSON metadata.
+    """Write a network to one safetensors file: its weights and, if it was cut, its plan as JSON metadata.
 
-    The file appears completely or not at all. Raises FileError if it cannot be written, or if the state_dict holds something
+    The file is written completely or not at all. Raises FileError if it cannot be written, or if the state_dict holds something
     other than tensors.
 
     >>> gator.save(small, "small.safetensors")
@@ -45,7 +45,7 @@ def save(model: nn.Module, path: str | os.PathLike[str]) -> None:
 
 
 def packed(model: nn.Module) -> tuple[dict[str, torch.Tensor], dict[str, Any]]:
-    """The tensors of a network, and what JSON holds about them: names of tied tensors, and the plan of a cut network."""
+    """The tensors of a network, and data for JSON: the names of tied tensors, and the plan of a cut network."""
     tensors: dict[str, torch.Tensor] = {}
     tied: dict[str, str] = {}
     seen: dict[Hashable, str] = {}
@@ -57,7 +57,7 @@ def packed(model: nn.Module) -> tuple[dict[str, torch.Tensor], dict[str, Any]]:
         if first != name:
             tied[name] = first
             continue
-        # A view of another tensor is stored by itself: safetensors refuses memory that two tensors share.
+        # A view of another tensor is copied: safetensors does not accept tensors that share memory.
         is_view = storage_of(tensor) in storages
         storages.add(storage_of(tensor))
         tensors[name] = tensor.detach().contiguous().clone() if is_view else tensor.detach().contiguous()
@@ -74,7 +74,7 @@ def write_whole(target: Path, tensors: dict[str, torch.Tensor], metadata: dict[s
 
 
 def load(path: str | os.PathLike[str], model: nn.Module) -> nn.Module:
-    """The network of a file, made from `model`, a fresh instance of the original architecture (which stays as it is).
+    """Load a network from a file. `model` is a fresh instance of the original architecture; it is not changed.
 
     Raises FileError for a file that is damaged, of another format, without a cut, or of another architecture.
 
@@ -90,7 +90,7 @@ def load(path: str | os.PathLike[str], model: nn.Module) -> nn.Module:
 
 
 def unpacked(tensors: dict[str, torch.Tensor], content: dict[str, Any], model: nn.Module, path: Any) -> nn.Module:
-    """The network that was packed, made from `model`; without a cut it is `model` itself that gets the weights."""
+    """The network that was packed, made from `model`. Without a cut the weights are loaded into `model` itself."""
     network = model
     if content["plan"] is not None:
         try:
@@ -99,12 +99,12 @@ def unpacked(tensors: dict[str, torch.Tensor], content: dict[str, Any], model: n
             raise FileError(f"{path}: {error}") from error
         except GatorError as error:
             raise FileError(f"{path}: the cut cannot be made on this {type(model).__name__}: {error}") from error
-    _fill(network, tensors, content["tied"], path)
+    _load_weights(network, tensors, content["tied"], path)
     return network
 
 
 def is_cut(path: Path) -> bool:
-    """Whether gator.save wrote this file, and of a network that had been cut."""
+    """Whether gator.save wrote this file, from a network that had been cut."""
     try:
         return read_packed(path)[1]["plan"] is not None
     except FileError:
@@ -112,7 +112,7 @@ def is_cut(path: Path) -> bool:
 
 
 def read_packed(path: Path) -> tuple[dict[str, torch.Tensor], dict[str, Any]]:
-    """The tensors of a file and what it says about them, as `packed` gave them."""
+    """The tensors and the JSON data of a file, as `packed` returned them."""
     if not path.is_file():
         raise FileError(f"there is no file {path}")
     try:
@@ -143,7 +143,8 @@ def _content(text: str, path: Path) -> dict[str, Any]:
     return {"plan": None, **content}
 
 
-def _fill(network: nn.Module, tensors: dict[str, torch.Tensor], tied: dict[str, str], path: Any) -> None:
+def _load_weights(network: nn.Module, tensors: dict[str, torch.Tensor], tied: dict[str, str], path: Any) -> None:
+    """Copy the tensors of a file into a network. Raises FileError for names or shapes that do not match."""
     state = network.state_dict()
     given = {**tensors, **{name: tensors[other] for name, other in tied.items() if other in tensors}}
     for name, tensor in state.items():
@@ -156,14 +157,14 @@ def _fill(network: nn.Module, tensors: dict[str, torch.Tensor], tied: dict[str, 
     for name in given:
         if name not in state:
             raise FileError(f"{path} has tensor {name!r}, which the network does not have")
-    held = named_tensors(network)
+    current = named_tensors(network)
     placed: dict[int, torch.Tensor] = {}  # tied tensors stay tied
     with torch.no_grad():
         for name in state:
-            if without_data(held[name]):
-                _place(network, name, placed.setdefault(id(held[name]), _like(held[name], given[name])))
+            if without_data(current[name]):
+                _place(network, name, placed.setdefault(id(current[name]), _like(current[name], given[name])))
             else:
-                held[name].data = given[name].to(held[name].device, copy=True)
+                current[name].data = given[name].to(current[name].device, copy=True)
     for name, tensor in named_tensors(network).items():
         if without_data(tensor):
             raise FileError(
@@ -173,7 +174,7 @@ def _fill(network: nn.Module, tensors: dict[str, torch.Tensor], tied: dict[str, 
 
 
 def _like(tensor: torch.Tensor, data: torch.Tensor) -> torch.Tensor:
-    """The data as a parameter, if that is what the tensor on the meta device is."""
+    """The data as a parameter if the tensor on the meta device is one, otherwise as a buffer."""
     return nn.Parameter(data.clone(), requires_grad=tensor.requires_grad) if isinstance(tensor, nn.Parameter) else data.clone()
 
 

@@ -21,17 +21,16 @@ from gator.gates.gate import Gates
 from gator.gates.sites import drawn_together, sites_of
 from gator.graph.hypergraph import Hypergraph
 from gator.graph.program import BatchInt
+from gator.graph.replaced_forward import ReplacedForward
 from gator.graph.trace import sizes_free
+from gator.surgery.cut_network import Signature
 from gator.surgery.masked import MaskedForward, signature_of
-from gator.surgery.network import Signature
 from gator.surgery.plan import Plan
 from gator.surgery.slice import canonical_names
 
 
-class GatedForward:
+class GatedForward(ReplacedForward):
     """Replaces a model's forward. `last` holds the gates that the latest forward with gradients has drawn."""
-
-    stands_in = True
 
     def __init__(self, model: nn.Module, graph: Hypergraph, per: str, gated: frozenset[int], temperature: float) -> None:
         self.model = model

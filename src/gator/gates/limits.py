@@ -19,7 +19,7 @@ from torch import nn
 from gator.cost.prices import Prices
 from gator.errors import GatorError
 from gator.graph.hypergraph import Edge, Hypergraph
-from gator.graph.select import layers_named, under
+from gator.graph.select_layers import layers_named, under
 
 MinWidth = int | Mapping[str, int]
 RoundTo = int | Literal["auto"]

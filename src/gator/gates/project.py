@@ -19,7 +19,7 @@ from gator.errors import BudgetError, KeptError
 from gator.gates.limits import Limits
 from gator.graph.hypergraph import Hypergraph
 from gator.graph.program import MODES
-from gator.surgery.fate import check_connected, decide
+from gator.surgery.liveness import check_connected, decide
 from gator.surgery.plan import Plan
 
 Alive = NDArray[np.bool_]  # one entry per channel, edges one after the other

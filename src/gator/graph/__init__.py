@@ -1,1 +1,1 @@
-"""Who depends on whom: from a model to its hypergraph of channels (paper, section 3.2)."""
+"""Which channels of a model depend on each other: from a model to its hypergraph (paper, section 3.2)."""

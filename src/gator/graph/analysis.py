@@ -1,44 +1,47 @@
-"""Run the rules over the programs of a network and collect what they say.
+"""Run the rules over the programs of a network and collect the labels, ties and reads that they return.
 
-Train and eval programs share the labels of parameters and buffers, so a channel that matters in either mode is tied in
-both. Where a rule has a choice (heads or head dimensions, groups or positions) the analysis runs again when a choice
-turned out to leave nothing to prune.
+Train and eval programs share the labels of parameters and buffers, so a tie found in either mode holds in both. Some rules
+have a choice (whole heads or head dimensions, whole groups or positions inside groups). If a choice turns out to leave nothing
+to prune, the analysis runs again with the other one.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 import torch
 
 from gator.errors import GatorError
 from gator.graph.labels import Axes, Axis, Labels, LabelSpace
-from gator.graph.memory import without_data
 from gator.graph.program import MODES, Argument, Call, Program, Ref
 from gator.graph.rules import Scope, find
-from gator.graph.select import under
+from gator.graph.rules.table import ReadKind
+from gator.graph.select_layers import under
+from gator.graph.tensor_identity import without_data
 
-_PASSES = 8
-_NEAR = 30  # calls; about the length of one attention layer
+_MAX_PASSES = 8
+_MIN_DISTANCE = 30  # calls; about the length of one attention layer
 aten = torch.ops.aten
+Heads = Literal["whole", "dims"]  # attention loses whole heads, or dimensions inside all heads
+HEADS: tuple[Heads, Heads] = ("whole", "dims")
 PRODUCTS = (aten.matmul, aten.mm, aten.bmm, aten.mv, aten.dot, aten.addmm, aten.baddbmm, aten.einsum)
 
 
 @dataclass(frozen=True)
 class Read:
-    """A call that mixes positions along `axis` of one argument; `kind` says how the dead are kept out of it."""
+    """A call that mixes positions along `axis` of one argument; `kind` says how removed channels are kept out of the result."""
 
     argument: Argument
     axis: int
-    kind: str
+    kind: ReadKind
 
 
 @dataclass(frozen=True)
 class Port:
-    """Where a layer touches an edge: axis `axis` of parameter `parameter` of layer `layer`."""
+    """Where a layer reads or writes an edge: axis `axis` of parameter `parameter` of layer `layer`."""
 
     layer: str
     parameter: str
@@ -47,7 +50,7 @@ class Port:
 
 @dataclass
 class ProgramLabels:
-    """What the rules said about one program."""
+    """What the rules found out about one program."""
 
     program: Program
     axes: dict[int, Axes] = field(default_factory=dict)
@@ -71,7 +74,7 @@ class Analysis:
         programs: Sequence[Program],
         integers: Mapping[str, torch.Tensor],
         fixed: Sequence[str],
-        heads: str | Mapping[str, str],
+        heads: Heads | Mapping[str, Heads],
         rejected: Mapping[tuple[int, int], frozenset[Any]],
     ) -> None:
         self.space = LabelSpace()
@@ -86,8 +89,8 @@ class Analysis:
         self._heads = heads
         self._rejected = rejected
         self._choices: dict[tuple[int, int], _Choice] = {}
-        self._attention: list[Labels] = []
-        self._heads_seen: list[Labels] = []
+        self._attention_labels: list[Labels] = []
+        self._head_labels: list[Labels] = []
         for index, result in enumerate(self.results):
             self._run(index, result)
 
@@ -130,7 +133,7 @@ class Analysis:
             if any(under(name, prefix) for prefix in self._fixed):
                 for axis in self.attributes[key]:
                     if axis is not None:
-                        self.space.fix(axis, -1, "asked for by fixed=")
+                        self.space.fix(axis, -1, "selected by fixed=")
         return self.attributes[key]
 
     def _no_rule(self, call: Call) -> list[Axes]:
@@ -147,18 +150,18 @@ class Analysis:
     def position(self, call: Call) -> int:
         return self._offset + call.index
 
-    def add_read(self, call: Call, argument: Argument, axis: int, kind: str) -> None:
+    def add_read(self, call: Call, argument: Argument, axis: int, kind: ReadKind) -> None:
         self.result.reads.setdefault(call.index, []).append(Read(argument, axis, kind))
 
     def add_move(self, call: Call, source: int, axis: int, coordinates: Labels) -> None:
         self.result.moves.setdefault(call.index, {})[axis] = (source, coordinates)
 
-    def add_port(self, role: str, call: Call, value: int, axis: int) -> None:
+    def add_port(self, role: Literal["producer", "consumer"], call: Call, value: int, axis: int) -> None:
         found = self.program.values[value]
         if found.origin == "attribute":
             port = Port(found.name.rpartition(".")[0] or found.name, found.name, axis)
         elif value in self.static or call.packet not in PRODUCTS:
-            # A weight that is computed from parameters (standardised, say): the layer is the one that runs.
+            # A weight that is computed from parameters (a standardised weight, for example): the layer is the module that runs.
             layer = call.module or call.packet.__name__
             port = Port(layer, f"{layer}.weight", axis)
         else:
@@ -170,14 +173,14 @@ class Analysis:
 
     def mark_attention(self, labels: Axis) -> None:
         if labels is not None:
-            self._attention.append(labels)
+            self._attention_labels.append(labels)
 
     def mark_heads(self, labels: Axis) -> None:
         if labels is not None:
-            self._heads_seen.append(labels)
+            self._head_labels.append(labels)
 
-    def known(self, value: int) -> torch.Tensor | None:
-        """What an integer constant or buffer holds, on the CPU; None for anything else, and where there is no data."""
+    def data_of(self, value: int) -> torch.Tensor | None:
+        """The data of an integer constant or buffer, on the CPU; None for any other value, and for tensors without data."""
         found = self.program.values[value]
         tensor = self.program.constants[found.name] if found.origin == "constant" else None
         if found.origin == "attribute":
@@ -192,23 +195,23 @@ class Analysis:
 
     def choose(self, call: Call, options: dict[Any, int]) -> Any:
         key = (self.index, call.index)
-        open_ = {k: n for k, n in options.items() if k not in self._rejected.get(key, frozenset())} or options
-        # Of equals the last: what is alike in query, key and value should be chosen alike.
-        chosen = max(reversed(list(open_)), key=lambda k: open_[k])
+        allowed = {k: n for k, n in options.items() if k not in self._rejected.get(key, frozenset())} or options
+        # The last of equally good options, so that query, key and value make the same choice.
+        chosen = max(reversed(list(allowed)), key=lambda k: allowed[k])
         self._choices[key] = _Choice(options, chosen)
         self.result.choices[call.index] = chosen
         return chosen
 
-    def watch(self, call: Call, labels: Axis) -> None:
+    def set_choice_labels(self, call: Call, labels: Axis) -> None:
         self._choices[(self.index, call.index)].labels = labels
 
-    def disappointments(self) -> dict[tuple[int, int], Any]:
-        """Choices to make otherwise: those that ended fixed, and head dimensions where whole heads are wanted."""
+    def choices_to_revisit(self) -> dict[tuple[int, int], Any]:
+        """Choices to reject in the next pass: those whose labels are fixed, and head dimensions where heads are wanted."""
         table = self.space.table()
-        marked: dict[int, list[Labels]] = {}  # by size: an axis that is not as long as the contracted one is not it
-        for labels in self._attention:
-            marked.setdefault(len(labels), []).append(table[labels])
-        wants = self._dims_wanted(table)
+        contracted_by_size: dict[int, list[Labels]] = {}
+        for labels in self._attention_labels:
+            contracted_by_size.setdefault(len(labels), []).append(table[labels])
+        dims_wanted = self._dims_wanted(table)
         heads: dict[tuple[int, int], Any] = {}
         fixed: dict[tuple[int, int], Any] = {}
         for key, choice in self._choices.items():
@@ -219,19 +222,24 @@ class Analysis:
             others = {k: n for k, n in choice.options.items() if k != choice.chosen and n > 0}
             if not others:
                 continue
-            contracted = marked.get(len(roots), []) if isinstance(choice.chosen, int) else []
-            is_heads = any(np.isin(roots[roots != 0], other).any() for other in contracted)
-            if is_heads and max(others.values()) > 1 and choice.chosen not in rejected and not np.isin(roots, wants).any():
-                heads[key] = choice.chosen  # also where heads were given up before: then all are open again
+            contracted = contracted_by_size.get(len(roots), []) if isinstance(choice.chosen, int) else []
+            is_head_dims = any(np.isin(roots[roots != 0], other).any() for other in contracted)
+            if (
+                is_head_dims
+                and max(others.values()) > 1
+                and choice.chosen not in rejected
+                and not np.isin(roots, dims_wanted).any()
+            ):
+                heads[key] = choice.chosen  # even if whole heads were rejected before: then every option is allowed again
             elif not roots.any() and not others.keys() <= rejected:
                 fixed[key] = choice.chosen
-        return heads or _apart(fixed)
+        return heads or _far_apart(fixed)
 
     def attention_layers(self) -> list[str]:
-        """The layers that write queries, keys or values: those whose labels some attention contracts or carries."""
+        """The layers that write queries, keys or values: those with a label that an attention contracts or has as a head."""
         table = self.space.table()
-        marked = {int(root) for labels in self._attention for root in np.unique(table[labels])} - {0}
-        marked |= {int(root) for labels in self._heads_seen for root in np.unique(table[labels])} - {0}
+        marked = {int(root) for labels in self._attention_labels for root in np.unique(table[labels])} - {0}
+        marked |= {int(root) for labels in self._head_labels for root in np.unique(table[labels])} - {0}
         return [p.layer for p, labels in self.producers.items() if marked & set(np.unique(table[labels]).tolist())]
 
     def _dims_wanted(self, table: Labels) -> Labels:
@@ -240,24 +248,24 @@ class Analysis:
             return np.zeros(0, dtype=np.int64)
         if self._heads == "dims":
             return np.unique(table)
-        names = {name for name, mode in self._heads.items() if mode == "dims"}  # type: ignore[union-attr]
+        names = {name for name, mode in self._heads.items() if mode == "dims"}
         found = [labels for port, labels in self.producers.items() if any(under(port.layer, name) for name in names)]
         return np.unique(table[np.concatenate(found)]) if found else np.zeros(0, dtype=np.int64)
 
 
-def _apart(choices: dict[tuple[int, int], Any]) -> dict[tuple[int, int], Any]:
-    """Choices that are not near each other: two that contradict each other must not both be turned round."""
+def _far_apart(choices: dict[tuple[int, int], Any]) -> dict[tuple[int, int], Any]:
+    """Choices at some distance from each other: of two that contradict each other only one may be changed in a pass."""
     result: dict[tuple[int, int], Any] = {}
     last: dict[int, int] = {}
     for (program, call), choice in sorted(choices.items()):
-        if call - last.get(program, -_NEAR) >= _NEAR:
+        if call - last.get(program, -_MIN_DISTANCE) >= _MIN_DISTANCE:
             result[program, call] = choice
             last[program] = call
     return result
 
 
 def static_values(program: Program) -> set[int]:
-    """Values that follow from parameters and constants alone."""
+    """Values that are computed from parameters and constants alone."""
     static = {value.id for value in program.values if value.origin in ("attribute", "constant")}
     for call in program.calls:
         args = [v for _, v in call.tensors()]
@@ -271,15 +279,15 @@ def analyse(
     integers: Mapping[str, torch.Tensor],
     *,
     fixed: Sequence[str] = (),
-    heads: str | Mapping[str, str] = "whole",
+    heads: Heads | Mapping[str, Heads] = "whole",
 ) -> Analysis:
-    """Run the rules until no choice is worth making otherwise (at most a few passes)."""
+    """Run the rules until no choice has to be revisited, or for the maximum number of passes."""
     rejected: dict[tuple[int, int], frozenset[Any]] = {}
-    for _ in range(_PASSES):
+    for _ in range(_MAX_PASSES):
         analysis = Analysis(programs, integers, fixed, heads, rejected)
-        again = analysis.disappointments()
-        if not again:
+        revisit = analysis.choices_to_revisit()
+        if not revisit:
             break
-        for key, choice in again.items():
+        for key, choice in revisit.items():
             rejected[key] = rejected.get(key, frozenset()) | {choice}
     return analysis

@@ -1,7 +1,7 @@
-"""Names for the calls of a program: the module that runs, the operator, and how many such calls came before it there.
+"""Stable names for the calls of a program: the module that runs, the operator, and a counter of such calls in the module.
 
-A name does not depend on how a recording numbers its values, so it may be written to a file and read by another release of
-torch. A network that was rewritten from another one keeps the names that its calls had in the first.
+A name does not depend on how a recording numbers its values, so it can be written to a file and read with another release of
+torch. A network that was rewritten from another one keeps the names that the calls have in the original network.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from gator.graph.program import Program
 
 
 class Rewritten:
-    """A network of generated code that says which call of the original network each line of the code makes."""
+    """A network of generated code that knows which call of the original network each line of the code was made from."""
 
     origins: ClassVar[Mapping[CodeType, Mapping[int, str]]] = {}  # code -> line -> name of the call
 
@@ -25,7 +25,7 @@ def call_names(program: Program) -> dict[int, str]:
     names: dict[int, str] = {}
     for call in program.calls:
         place = f"{call.module}/{call.packet.__name__}"
-        # Inside a layer of a rewritten network other calls run than the one the line stands for: counters of batches.
+        # A layer of a rewritten network may run more calls than the one its line was made from: it counts batches, for example.
         if call.origin and (not call.module or call.origin.rpartition("/")[0] == place):
             names[call.index] = call.origin
             continue

@@ -1,4 +1,4 @@
-"""Say in words why channels are tied or fixed, from the ties the rules left behind."""
+"""Explain why channels are tied or fixed, from the ties that the rules recorded."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 
 class Explainer:
-    """Keeps the ties of an analysis and searches them when asked."""
+    """Holds the ties of an analysis and searches them for reasons."""
 
     def __init__(self, ties: Sequence[Tie], calls: Sequence[Call], roots: Labels, attributes: dict[str, Axes]) -> None:
         self._ties = ties
@@ -37,11 +37,11 @@ class Explainer:
         labels = self._attributes[member.parameter][member.axis]
         assert labels is not None
         root = self._roots[labels[member.units.index(0)]]
-        lines += [f"    {reason}" for reason in self._reasons(int(root))] or ["    nothing: it has one member"]
+        lines += [f"    {reason}" for reason in self._reasons(int(root))] or ["    nothing: it has a single member"]
         return "\n".join(lines)
 
     def parameter(self, name: str, edges: Sequence[Edge]) -> str:
-        """What each axis of a parameter, or of all parameters of a layer, belongs to; fixed ones with the chain of calls."""
+        """The edge of each axis of a parameter (or of all parameters of a layer); for a fixed axis, the calls that fix it."""
         names = [n for n in self._attributes if n == name or n.startswith(name + ".")]
         if not names:
             layers = {n.rpartition(".")[0] for n in self._attributes} | set(self._attributes)
@@ -61,16 +61,16 @@ class Explainer:
                     lines.append(f"{head}: {len(fixed)} fixed, for example by")
                     lines += [f"    {reason}" for reason in self._path(int(fixed[0]))]
                 elif (parameter, axis) not in where:
-                    lines.append(f"{head}: no layer writes it, so it is kept whole")
+                    lines.append(f"{head}: no layer writes it, so it is not pruned")
         return "\n".join(lines)
 
-    def _say(self, tie: Tie) -> str:
+    def _text(self, tie: Tie) -> str:
         return f"{tie.why}: {self._calls[tie.call].where()}" if tie.call >= 0 else tie.why
 
     def _reasons(self, root: int) -> list[str]:
-        """The ties of one class, each said once."""
-        said = dict.fromkeys(self._say(tie) for tie in self._ties if (self._roots[tie.left] == root).any())
-        return list(said)
+        """The ties of one class, without repetitions."""
+        found = dict.fromkeys(self._text(tie) for tie in self._ties if (self._roots[tie.left] == root).any())
+        return list(found)
 
     def _path(self, label: int) -> list[str]:
         """The shortest chain of ties from a label to 0."""
@@ -88,6 +88,6 @@ class Explainer:
         chain: list[str] = []
         step = reached.get(0)
         while step is not None:
-            chain.append(self._say(step[1]))
+            chain.append(self._text(step[1]))
             step = reached[step[0]]
-        return list(dict.fromkeys(reversed(chain))) or ["it was never touched by a call"]
+        return list(dict.fromkeys(reversed(chain))) or ["no call uses it"]

@@ -1,4 +1,4 @@
-"""The hypergraph: edges of channels that live or die together, as frozen data that prints, explains and goes to JSON."""
+"""The hypergraph: edges of channels that are kept or removed together, as frozen data that can be printed and saved as JSON."""
 
 from __future__ import annotations
 
@@ -12,19 +12,19 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gator.errors import GatorError
-from gator.graph.analysis import Port, ProgramLabels
+from gator.graph.analysis import HEADS, Heads, Port, ProgramLabels
 from gator.graph.explain import Explainer
 from gator.graph.inputs import Inputs
+from gator.graph.json_fields import counts, strings
+from gator.graph.json_fields import field as read
 from gator.graph.labels import Axes, Labels
-from gator.graph.plain_data import counts, strings
-from gator.graph.plain_data import field as read
 from gator.graph.program import Mode
 from gator.suggest import did_you_mean
 
 if TYPE_CHECKING:
     from typing_extensions import Self
 
-FORMAT = 2  # of the JSON; 1 had the structure of the inputs as torch writes it
+FORMAT = 2  # of the JSON; format 1 stored the structure of the inputs as torch serializes it
 
 
 @dataclass(frozen=True)
@@ -38,7 +38,7 @@ class Member:
 
 @dataclass(frozen=True)
 class Edge:
-    """Channels that live or die together (paper, section 3.2)."""
+    """Channels that are kept or removed together (paper, section 3.2)."""
 
     name: str  # of its first producer: stable from run to run
     width: int  # how many units can be kept or removed
@@ -51,19 +51,19 @@ class Edge:
 
 @dataclass(frozen=True, repr=False)
 class SavedGraph:
-    """The edges of a network as plain data, in the order in which forward meets them: what goes to JSON and comes back.
+    """The edges of a network as plain data, in the order in which forward uses them: what is saved as JSON and loaded again.
 
-    It prints and can be looked into. To mask or cut with it, pass it on together with the model, which is traced again.
+    It can be printed and inspected. To mask or cut with it, pass it together with the model, which is then traced again.
     """
 
     edges: tuple[Edge, ...]
     inputs: Inputs
-    unsupported: tuple[str, ...]  # calls without a rule: what they touch is fixed
+    unsupported: tuple[str, ...]  # calls of operators without a rule: the axes they use are fixed
     parameters: int  # of the whole network
     prunable_parameters: int  # elements of parameters with at least one axis on an edge
     macs: int  # multiply-adds of one forward pass (eval) of the example inputs
     fixed: tuple[str, ...] = ()
-    heads: str | dict[str, str] = "whole"
+    heads: Heads | dict[str, Heads] = "whole"
 
     @cached_property
     def _by_name(self) -> dict[str, Edge]:
@@ -71,16 +71,16 @@ class SavedGraph:
 
     @cached_property
     def starts(self) -> Labels:
-        """Where the units of each edge begin when those of all edges are counted through; and, last, how many there are."""
+        """The number of the first unit of each edge if the units of all edges are numbered in order; last, their total."""
         return np.concatenate([[0], np.cumsum([edge.width for edge in self.edges], dtype=np.int64)])
 
     def masks_of(self, alive: NDArray[np.bool_]) -> dict[str, NDArray[np.bool_]]:
-        """The living units of the edges that have lost some, from those of all edges counted through."""
+        """The mask of every edge that has lost units, from one mask over the units of all edges."""
         masks = {edge.name: alive[start : start + edge.width] for edge, start in zip(self.edges, self.starts, strict=False)}
         return {name: mask for name, mask in masks.items() if not mask.all()}
 
     def widths_of(self, alive: NDArray[np.bool_]) -> NDArray[np.int64]:
-        """How many units of each edge live, from those of all edges counted through."""
+        """The number of living units of each edge, from one mask over the units of all edges."""
         return np.add.reduceat(np.append(alive, False).astype(np.int64), self.starts[:-1]) if self.edges else self.starts[:0]
 
     def __getitem__(self, name: str) -> Edge:
@@ -134,14 +134,14 @@ class SavedGraph:
         )
         lines.append("parameters and MACs are those of every layer an edge touches, so the rows overlap")
         for call in self.unsupported:
-            lines.append(f"no rule, left whole: {call}")
+            lines.append(f"no rule for this operator, its axes are fixed: {call}")
         return "\n".join(lines)
 
     def __deepcopy__(self, memo: dict[int, Any]) -> Self:
-        return self  # nothing in it ever changes
+        return self  # it is immutable
 
     def to_json(self) -> str:
-        """The graph as JSON, for `from_json`. Raises GatorError for example inputs that JSON cannot hold."""
+        """The graph as JSON, for `from_json`. Raises GatorError for example inputs that JSON cannot represent."""
         data = {
             "format": FORMAT,
             "edges": [asdict(edge) for edge in self.edges],
@@ -186,15 +186,17 @@ class Hypergraph(SavedGraph):
     roots: Labels = field(kw_only=True)  # the class of every label
     attributes: dict[str, Axes] = field(kw_only=True)  # the labels of every parameter, buffer and constant
     edge_of: dict[int, tuple[int, int]] = field(kw_only=True)  # root -> (edge, unit)
-    baked: frozenset[str] = field(kw_only=True)  # weights that the model computes and the graph takes as plain ones
+    baked: frozenset[str] = field(
+        kw_only=True
+    )  # weights that the model computes in forward and that the graph treats as parameters
     explainer: Explainer = field(kw_only=True)
     producers: tuple[Port, ...] = field(kw_only=True)  # the weights that write channels
-    sizes_free: list[bool] = field(default_factory=list, kw_only=True)  # empty until asked: see trace.sizes_free
-    small_inputs: list[Inputs] = field(default_factory=list, kw_only=True)  # empty until asked: see trace.small_inputs
+    sizes_free: list[bool] = field(default_factory=list, kw_only=True)  # a cache: see trace.sizes_free
+    small_inputs: list[Inputs] = field(default_factory=list, kw_only=True)  # a cache: see trace.small_inputs
 
     @property
     def programs(self) -> tuple[ProgramLabels, ProgramLabels]:
-        """Those of both modes, in the order of MODES."""
+        """The programs of both modes, in the order of MODES."""
         return self.train, self.eval
 
     def of(self, mode: Mode) -> ProgramLabels:
@@ -221,24 +223,20 @@ def _edge_from_data(data: Any) -> Edge:
         Member(read(m, "parameter", str), read(m, "axis", int), counts(m, "units", least=-1))
         for m in read(data, "members", list)
     )
-    name, width, parameters, macs = (read(data, key, kind) for key, kind in _OF_EDGE)
+    name, width, parameters, macs = (read(data, key, kind) for key, kind in _EDGE_FIELDS)
     return Edge(name, width, strings(data, "producers"), strings(data, "consumers"), members, parameters, macs)
 
 
-def _member_from_data(data: Any) -> Member:
-    return Member(read(data, "parameter", str), read(data, "axis", int), counts(data, "units", least=-1))
-
-
-def heads_from_data(data: Any) -> str | dict[str, str]:
-    """What `heads=` was: one word for all, or one by the name of the layer. Raises ValueError for anything else."""
+def heads_from_data(data: Any) -> Heads | dict[str, Heads]:
+    """The `heads=` of a trace: one value for all layers, or a dict by layer name. Raises ValueError for anything else."""
     heads = data.get("heads") if isinstance(data, dict) else None
-    words = heads.values() if isinstance(heads, dict) else [heads]
-    if not all(word in ("whole", "dims") for word in words):
+    given = heads.values() if isinstance(heads, dict) else [heads]
+    if not all(mode in HEADS for mode in given):
         raise ValueError(f"'heads' is {heads!r}")
     return heads  # type: ignore[return-value]
 
 
-_OF_EDGE: tuple[tuple[str, type[Any]], ...] = (("name", str), ("width", int), ("parameters", int), ("macs", int))
+_EDGE_FIELDS: tuple[tuple[str, type[Any]], ...] = (("name", str), ("width", int), ("parameters", int), ("macs", int))
 
 
 def group(

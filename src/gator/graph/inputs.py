@@ -1,7 +1,7 @@
-"""Example inputs as data: their structure, shapes and types, without the tensors themselves.
+"""A description of the example inputs: their structure, shapes and dtypes, without the tensors themselves.
 
-What a tensor holds never matters to the graph; for integers (token ids) the range that was seen is kept, so that
-inputs made up later for a check are valid ones.
+The graph does not depend on the data of the inputs. For integers (token ids) the range of the values is kept, so that random
+inputs can be generated that the network accepts.
 """
 
 from __future__ import annotations
@@ -13,17 +13,17 @@ from typing import Any
 import torch
 
 from gator.errors import GatorError, TraceError
-from gator.graph.memory import without_data
-from gator.graph.plain_data import counts, field
+from gator.graph.json_fields import counts, field
+from gator.graph.tensor_identity import without_data
 from gator.private_torch import pytree
 
 DTYPES = {str(found).removeprefix("torch."): found for found in vars(torch).values() if isinstance(found, torch.dtype)}
-LARGEST = 2**28  # elements of one example tensor in JSON: more is a damaged file
+MAX_ELEMENTS = 2**28  # of one example tensor in JSON: a file with more is damaged
 
 
 @dataclass(frozen=True)
 class TensorSpec:
-    """Shape, type and, for integers, the range of one example tensor."""
+    """Shape, dtype and, for integers, the range of one example tensor."""
 
     shape: tuple[int, ...]
     dtype: torch.dtype
@@ -34,23 +34,23 @@ class TensorSpec:
         shape = self.shape if batch is None else (batch, *self.shape[1:])
         if self.dtype.is_floating_point or self.dtype.is_complex:
             return torch.randn(shape, dtype=self.dtype, generator=generator)
-        drawn = torch.randint(self.low, max(self.high, self.low) + 1, shape, generator=generator)
-        return drawn.to(self.dtype)
+        values = torch.randint(self.low, max(self.high, self.low) + 1, shape, generator=generator)
+        return values.to(self.dtype)
 
 
 @dataclass(frozen=True)
 class Inputs:
-    """The arguments of a forward call, flattened: tensors as TensorSpec, everything else as it was."""
+    """The arguments of a forward call, flattened: tensors as TensorSpec, other arguments unchanged."""
 
     leaves: tuple[Any, ...]
     structure: pytree.TreeSpec  # of (args, kwargs)
-    batch: int | None  # the size that axis 0 of the batched tensors has
+    batch: int | None  # the size of axis 0 of the batched tensors
 
     def batched(self, spec: TensorSpec) -> bool:
         return self.batch is not None and len(spec.shape) > 0 and spec.shape[0] == self.batch
 
     def random(self, *, batch: int | None = None, seed: int = 0) -> tuple[tuple[Any, ...], dict[str, Any]]:
-        """Made-up inputs of the right shapes, as (args, kwargs); floats are normal draws."""
+        """Random inputs of the right shapes, as (args, kwargs); floats are normally distributed."""
         generator = torch.Generator().manual_seed(seed)
         leaves = [
             leaf.random(generator, batch if self.batched(leaf) else None) if isinstance(leaf, TensorSpec) else leaf
@@ -60,7 +60,7 @@ class Inputs:
         return args, kwargs
 
     def to_data(self) -> dict[str, Any]:
-        """As plain data for JSON. Raises GatorError for arguments that JSON cannot hold."""
+        """As plain data for JSON. Raises GatorError for arguments that JSON cannot represent."""
         args, kwargs = pytree.tree_unflatten(list(self.leaves), self.structure)
         return {"args": [_to_data(arg) for arg in args], "kwargs": _to_data(kwargs)["dict"], "batch": self.batch}
 
@@ -79,7 +79,7 @@ class Inputs:
 
 
 def _to_data(arg: Any) -> Any:
-    """Containers and tensors are objects with one key that says what they are; other values stand for themselves."""
+    """Containers and tensors become objects with one key, their type; other values are stored as they are."""
     if isinstance(arg, TensorSpec):
         dtype = str(arg.dtype).removeprefix("torch.")
         return {"tensor": {"shape": list(arg.shape), "dtype": dtype, "low": arg.low, "high": arg.high}}
@@ -89,7 +89,7 @@ def _to_data(arg: Any) -> Any:
         return {"dict": {name: _to_data(item) for name, item in arg.items()}}
     if arg is None or type(arg) in (bool, int, float, str):
         return arg
-    raise GatorError(f"the example inputs hold a {type(arg).__name__}, which JSON cannot hold")
+    raise GatorError(f"the example inputs hold a {type(arg).__name__}, which JSON cannot represent")
 
 
 def _from_data(data: Any) -> Any:
@@ -105,7 +105,7 @@ def _from_data(data: Any) -> Any:
         return tuple(items) if kind == "tuple" else items
     if kind == "dict":
         return {name: _from_data(item) for name, item in field(data, kind, dict).items()}
-    raise ValueError(f"arguments of kind {kind!r} are not known")
+    raise ValueError(f"unknown kind of argument: {kind!r}")
 
 
 def _spec_from_data(data: Any) -> TensorSpec:
@@ -115,7 +115,7 @@ def _spec_from_data(data: Any) -> TensorSpec:
         field(data, "high", int),
         field(data, "dtype", str),
     )
-    if math.prod(max(size, 1) for size in shape) > LARGEST:
+    if math.prod(max(size, 1) for size in shape) > MAX_ELEMENTS:
         raise ValueError(f"an example tensor of shape {list(shape)}")
     if not -(2**63) <= low <= high < 2**63 - 1:
         raise ValueError(f"an example tensor with values from {low} to {high}")

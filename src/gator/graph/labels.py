@@ -1,8 +1,8 @@
-"""Labels: which positions of which axes live or die together.
+"""Labels: which positions of which axes are kept or removed together.
 
-Every axis of every value carries one label a position; label 0 is "fixed". A union-find over labels, vectorised
-because a network has hundreds of thousands of them. The smallest label of a class is its root, so a class that
-touches 0 is fixed for good.
+Every axis of every value has one label per position; label 0 means "fixed". Ties go into a union-find over labels, which is
+vectorised because a network has hundreds of thousands of them. The smallest label of a class is its root, so a class that
+contains 0 stays fixed.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 Labels = NDArray[np.int64]
-Axis = Labels | None  # None: every position is fixed (the common case for batch and space, and cheap)
+Axis = Labels | None  # None: every position is fixed, as on most batch and spatial axes
 Axes = tuple[Axis, ...]
 
 
@@ -23,16 +23,16 @@ class Tie:
 
     left: Labels
     right: Labels
-    call: int  # position in the list of all calls; -1 when no call is to blame
+    call: int  # position in the list of all calls; -1 if the tie does not come from a call
     why: str
 
 
 class LabelSpace:
-    """A union-find that hands out labels and remembers why they were tied."""
+    """A union-find over labels that records the reason of every tie."""
 
     def __init__(self) -> None:
         self._parent: Labels = np.zeros(1 << 14, dtype=np.int64)
-        self._size = 1  # label 0 is taken
+        self._size = 1  # label 0 is reserved for "fixed"
         self.ties: list[Tie] = []
 
     def __len__(self) -> int:
@@ -61,7 +61,7 @@ class LabelSpace:
         return roots
 
     def tie(self, left: Labels, right: Labels, call: int, why: str) -> None:
-        """Union position by position (either side may be broadcast)."""
+        """Tie two arrays of labels position by position; they are broadcast against each other."""
         left, right = np.broadcast_arrays(left, right)
         left, right = left.ravel(), right.ravel()
         changed = self._union(left, right)
@@ -76,10 +76,10 @@ class LabelSpace:
         a, b = self.roots(left), self.roots(right)
         changed: NDArray[np.bool_] = a != b
         while True:
-            open_ = a != b
-            if not open_.any():
+            pending = a != b
+            if not pending.any():
                 return changed
-            low, high = np.minimum(a, b)[open_], np.maximum(a, b)[open_]
+            low, high = np.minimum(a, b)[pending], np.maximum(a, b)[pending]
             np.minimum.at(parent, high, low)
             a, b = self.roots(left), self.roots(right)
 
@@ -88,7 +88,7 @@ class LabelSpace:
         return self.roots(np.arange(self._size, dtype=np.int64))
 
     def units(self, labels: Labels, rows: Labels) -> int:
-        """How many free classes would be left if all labels with the same row number were tied."""
+        """How many prunable classes there would be if all labels with the same row number were tied."""
         roots, inverse = np.unique(self.roots(labels.ravel()), return_inverse=True)
         trial = LabelSpace()
         ids = trial.fresh(len(roots))
@@ -96,5 +96,5 @@ class LabelSpace:
             ids[0] = 0
         groups = trial.fresh(int(rows.max()) + 1 if rows.size else 0)
         trial._union(ids[inverse], groups[rows.ravel()])
-        left = np.unique(trial.roots(ids[inverse]))
-        return int((left != 0).sum())
+        remaining = np.unique(trial.roots(ids[inverse]))
+        return int((remaining != 0).sum())

@@ -1,7 +1,7 @@
-"""Multiply-adds of a call as products of axis sizes. A multiply-add is two FLOPs to torch, one to fvcore.
+"""Multiply-adds (MACs) of a call as products of axis sizes. torch counts a multiply-add as two FLOPs, fvcore as one.
 
-`products` says which axes of which tensors are multiplied with each other, so that the same table counts a network as it
-is, as it would be after a cut, and how fast the count falls with every channel.
+`products` returns the axes whose sizes are multiplied, so the same table gives the MACs of a network, the MACs after a cut, and
+the MACs that each removed channel saves.
 """
 
 from __future__ import annotations
@@ -76,15 +76,15 @@ def _einsum(call: Call, shapes: Shapes) -> list[Product]:
     chosen: dict[str, Factor] = {}
     for i, term in enumerate(terms):
         factors = _axes(call, shapes, "tensors", position=i)
-        spread = len(factors) - len(term.replace("...", ""))
-        letters = term.replace("...", "".join(chr(0x100 + k) for k in range(spread)))
+        dots = len(factors) - len(term.replace("...", ""))
+        letters = term.replace("...", "".join(chr(0x100 + k) for k in range(dots)))
         for letter, (value, axis) in zip(letters, factors, strict=True):
-            # Of an axis that is spread from one position to many, the longer side counts.
+            # If an axis is broadcast, the longer side counts.
             if letter not in chosen or shapes(chosen[letter][0])[chosen[letter][1]] == 1:
                 chosen[letter] = (value, axis)
-    # A letter that only one operand has and the result has not is summed before anything is multiplied.
-    alone = {letter for letter in chosen if left.count(letter) == 1 and letter not in right} if right else set()
-    return [tuple(factor for letter, factor in chosen.items() if letter not in alone)]
+    # A letter of a single operand that is not in the result is summed over before the multiplication.
+    summed_first = {letter for letter in chosen if left.count(letter) == 1 and letter not in right} if right else set()
+    return [tuple(factor for letter, factor in chosen.items() if letter not in summed_first)]
 
 
 def _recurrent(call: Call, shapes: Shapes) -> list[Product]:

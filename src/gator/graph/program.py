@@ -1,7 +1,7 @@
-"""The program a network runs: a flat list of ATen calls on numbered values.
+"""The program that a network runs: a flat list of ATen calls on numbered values.
 
-It is plain data: the recorder writes it, the labels read it, the surgery rewrites it. A size that follows the
-batch is a `BatchInt`, an int that also knows its formula, so that what is rewritten runs at any batch size.
+It is plain data: recording creates it, the rules label it, surgery rewrites it. A size that depends on the batch size is a
+`BatchInt`, an int that also knows its formula, so that a rewritten program runs at any batch size.
 """
 
 from __future__ import annotations
@@ -16,11 +16,12 @@ from gator.private_torch import OpOverload
 
 Mode = Literal["train", "eval"]
 MODES: tuple[Mode, Mode] = ("train", "eval")
+Origin = Literal["input", "attribute", "constant", "call"]  # where a value comes from
 Argument = tuple[str, int | None]  # the name of an argument, and the position in it if it is a list
 
 
 class BatchInt(int):
-    """An integer equal to `slope * batch + offset`; as a plain int it is the value seen while recording."""
+    """An integer equal to `slope * batch + offset`; as a plain int it is the value at the recorded batch size."""
 
     slope: int
     offset: int
@@ -37,19 +38,19 @@ class BatchInt(int):
 
 @dataclass(frozen=True)
 class Ref:
-    """Stands for value `id` inside the arguments of a call or the outputs of a program."""
+    """A reference to value `id` inside the arguments of a call or the outputs of a program."""
 
     id: int
 
 
 @dataclass(frozen=True)
 class Value:
-    """One tensor of the program. `origin` says where it comes from: an input, an attribute of the model, a call."""
+    """One tensor of the program: an input, an attribute (parameter or buffer) of the model, a constant or a result."""
 
     id: int
     shape: tuple[int, ...]
     dtype: torch.dtype
-    origin: str  # "input", "attribute", "constant" or "call"
+    origin: Origin
     name: str  # of the input, attribute or constant; of the operator for a call
     storage: int  # values with the same number share memory: an in-place op on one changes the others
 
@@ -64,8 +65,8 @@ class Call:
     outputs: tuple[int | None, ...]
     module: str  # qualified name of the innermost module that was running
     source: str  # file:line of the user's code
-    mutates: int | None = None  # the value an in-place call overwrites
-    frozen: bool = False  # ran under no_grad: gradients stop at its result
+    mutates: int | None = None  # the value that an in-place call overwrites
+    frozen: bool = False  # ran under no_grad: no gradient flows through its result
     origin: str = ""  # in a rewritten network: the name of the call it was made from (call_names.py)
 
     @property
@@ -74,7 +75,7 @@ class Call:
 
     @property
     def draws(self) -> bool:
-        """Whether the call draws random numbers, as it was made: dropout and attention may, or may not."""
+        """Whether the call draws random numbers: for dropout and attention this depends on the arguments."""
         if torch.Tag.nondeterministic_seeded not in self.op.tags:
             return False
         if "train" in self.args:
@@ -108,20 +109,20 @@ class Program:
     """All calls of one forward pass, in order, for one mode (train or eval)."""
 
     training: bool
-    batch: int | None  # the batch size while recording; None when nothing follows the batch
+    batch: int | None  # the recorded batch size; None if the program runs at no other
     values: tuple[Value, ...]
     calls: tuple[Call, ...]
     inputs: tuple[int, ...]
     outputs: Any  # the pytree the network returns, with Ref in place of tensors
     constants: dict[str, torch.Tensor] = field(default_factory=dict)
-    folded: bool = True  # whether integer tensors that follow from constants were computed instead of recorded
+    folded: bool = True  # whether integer tensors that depend on constants alone were computed instead of recorded
 
     def attributes(self) -> Iterator[Value]:
         return (value for value in self.values if value.origin == "attribute")
 
 
 def map_refs(arg: Any, change: Callable[[Ref], Any]) -> Any:
-    """The same argument with every Ref replaced; lists and tuples (and dicts, for outputs) are walked."""
+    """The argument with every Ref replaced, also inside lists, tuples and dicts."""
     if isinstance(arg, Ref):
         return change(arg)
     if isinstance(arg, (list, tuple)):
@@ -135,7 +136,7 @@ def map_refs(arg: Any, change: Callable[[Ref], Any]) -> Any:
 
 
 def needed(program: Program, gone: frozenset[int] = frozenset()) -> frozenset[int]:
-    """Calls that the outputs depend on, or that write into memory they do. Values in `gone` are not computed at all."""
+    """The calls that the outputs depend on, directly or through memory they share. Values in `gone` are not computed."""
     values = {leaf.id for leaf in program.outputs[0] if isinstance(leaf, Ref)}
     storages = {program.values[v].storage for v in values}
     found = set()

@@ -1,4 +1,4 @@
-"""`trace`: from a model and example inputs to its hypergraph, the model left exactly as it was."""
+"""`trace`: from a model and example inputs to its hypergraph. The model is not changed."""
 
 from __future__ import annotations
 
@@ -11,18 +11,19 @@ import torch
 from torch import nn
 
 from gator.errors import TraceError
-from gator.graph.analysis import Analysis, analyse
+from gator.graph.analysis import HEADS, Analysis, Heads, analyse
 from gator.graph.bake import baked
+from gator.graph.dispatch_mode import Names
 from gator.graph.explain import Explainer
+from gator.graph.global_state import collector_paused
 from gator.graph.hypergraph import Edge, Hypergraph, SavedGraph, group
 from gator.graph.inputs import Inputs, describe
 from gator.graph.macs import macs
-from gator.graph.process_wide import collector_paused
 from gator.graph.program import needed
-from gator.graph.record import record, runs_at_other_sizes, with_small_images
-from gator.graph.recorder import Names
+from gator.graph.record_forward import record, runs_at_other_sizes, with_small_images
+from gator.graph.replaced_forward import has_replaced_forward
 from gator.graph.rules import has_rule
-from gator.graph.select import layers_named, under
+from gator.graph.select_layers import layers_named, under
 from gator.suggest import did_you_mean
 
 
@@ -31,16 +32,16 @@ def trace(
     example_inputs: Any,
     *,
     fixed: Sequence[str | nn.Module] = (),
-    heads: str | Mapping[str, str] = "whole",
+    heads: Heads | str | Mapping[str, Heads] = "whole",  # any str, as the command line passes it on; checked below
 ) -> Hypergraph:
-    """Find out which channels of `model` depend on each other.
+    """Find the channels of `model` that depend on each other.
 
     Args:
         model: the network; it is not changed, and may be on any device, the meta device included.
-        example_inputs: a tensor, a tuple of positional or a dict of keyword arguments; only shapes and types matter.
+        example_inputs: a tensor, a tuple of positional or a dict of keyword arguments; only shapes and dtypes matter.
         fixed: layers or parameters that are not pruned: names, glob patterns ("layer1.*") or modules of the model.
-        heads: whether attention loses whole heads ("whole") or the dimensions inside them ("dims"), for all of them or by the
-            name of the layer that writes them.
+        heads: whether attention is pruned by whole heads ("whole") or by dimensions inside all heads ("dims"): one value for
+            all attention layers, or a dict by the name of the layer that writes the heads.
 
     Returns:
         The hypergraph: `print` it for a table, `graph.explain(name)` says why channels are tied or fixed.
@@ -55,14 +56,13 @@ def trace(
     """
     if not isinstance(model, nn.Module):
         raise TraceError(f"model is a {type(model).__name__}; expected a torch.nn.Module")
-    _check_plain(model)
-    _check_heads(heads)
-    names = layers_named(model, fixed)
-    return trace_inputs(model, describe(example_inputs), fixed=names, heads=heads if isinstance(heads, str) else dict(heads))
+    _check_forward_is_own(model)
+    checked = _checked_heads(heads)
+    return trace_inputs(model, describe(example_inputs), fixed=layers_named(model, fixed), heads=checked)
 
 
-def trace_inputs(model: nn.Module, inputs: Inputs, *, fixed: tuple[str, ...], heads: str | dict[str, str]) -> Hypergraph:
-    """As `trace`, from inputs that are already described."""
+def trace_inputs(model: nn.Module, inputs: Inputs, *, fixed: tuple[str, ...], heads: Heads | dict[str, Heads]) -> Hypergraph:
+    """Like `trace`, with a description of the inputs instead of example inputs."""
     plain = baked(model)
     _check_names(plain, heads)
     with collector_paused():
@@ -70,12 +70,12 @@ def trace_inputs(model: nn.Module, inputs: Inputs, *, fixed: tuple[str, ...], he
 
 
 def _traced(
-    model: nn.Module, plain: nn.Module, inputs: Inputs, fixed: tuple[str, ...], heads: str | dict[str, str]
+    model: nn.Module, plain: nn.Module, inputs: Inputs, fixed: tuple[str, ...], heads: Heads | dict[str, Heads]
 ) -> Hypergraph:
     names = Names(plain)
     programs = [record(plain, inputs, has_rule, training=training, names=names) for training in (True, False)]
     if any(program.batch is None for program in programs):
-        inputs = replace(inputs, batch=None)  # the network takes no other batch than this one
+        inputs = replace(inputs, batch=None)  # the network runs at this batch size only
     integers = {name: buffer for name, buffer in plain.named_buffers() if not buffer.dtype.is_floating_point}
     analysis = analyse(programs, integers, fixed=fixed, heads=heads)
     if not isinstance(heads, str):
@@ -84,29 +84,34 @@ def _traced(
     return _assemble(plain, inputs, analysis, fixed, heads, baked_names)
 
 
-def _check_plain(model: nn.Module) -> None:
-    if getattr(model.__dict__.get("forward"), "stands_in", False):
+def _check_forward_is_own(model: nn.Module) -> None:
+    if has_replaced_forward(model):
         raise TraceError(
-            "this model has gates or a mask on, and can only be traced or cut without\n"
+            "this model has gates or a mask on; it can only be traced or cut without them\n"
             "  Use pruner.cut(), or call detach() of its pruner or leave the masked() block first."
         )
 
 
-def _check_heads(heads: str | Mapping[str, str]) -> None:
-    for mode in [heads] if isinstance(heads, str) else heads.values():
-        if mode not in ("whole", "dims"):
-            raise TraceError(f'heads={mode!r}; expected "whole", "dims" or a dict of layer names to one of them')
+def _checked_heads(heads: str | Mapping[str, str]) -> Heads | dict[str, Heads]:
+    """`heads` with the type that it must have; TraceError for other strings."""
+    return _checked_mode(heads) if isinstance(heads, str) else {name: _checked_mode(mode) for name, mode in heads.items()}
 
 
-def _check_heads_found(analysis: Analysis, heads: Mapping[str, str]) -> None:
+def _checked_mode(mode: str) -> Heads:
+    if mode in HEADS:
+        return mode
+    raise TraceError(f'heads={mode!r}; expected "whole", "dims" or a dict of layer names to one of them')
+
+
+def _check_heads_found(analysis: Analysis, heads: Mapping[str, Heads]) -> None:
     writers = analysis.attention_layers()
     for name in heads:
         if not any(under(layer, name) for layer in writers):
             known = ", ".join(writers[:4]) or "none"
-            raise TraceError(f"heads= names {name!r}, where no attention is written; the layers that write it are {known}")
+            raise TraceError(f"heads= names {name!r}, which writes no queries, keys or values; the layers that do are {known}")
 
 
-def _check_names(model: nn.Module, heads: str | Mapping[str, str]) -> None:
+def _check_names(model: nn.Module, heads: Heads | Mapping[str, Heads]) -> None:
     modules = {name for name, _ in model.named_modules()}
     for name in [] if isinstance(heads, str) else heads:
         if name not in modules:
@@ -119,7 +124,7 @@ def _assemble(
     inputs: Inputs,
     analysis: Analysis,
     fixed: tuple[str, ...],
-    heads: str | dict[str, str],
+    heads: Heads | dict[str, Heads],
     baked_names: frozenset[str],
 ) -> Hypergraph:
     roots = analysis.space.table()
@@ -181,8 +186,11 @@ def _edges_of_calls(
 
 
 def retraced(graph: SavedGraph, model: nn.Module) -> Hypergraph:
-    """The graph with its programs: itself, or traced again if it came from JSON; an error if the model differs."""
-    _check_plain(model)
+    """The graph with its programs: `graph` itself, or a new trace if it was read from JSON.
+
+    Raises TraceError if the graph describes another network.
+    """
+    _check_forward_is_own(model)
     if isinstance(graph, Hypergraph):
         _check_shapes(graph, model)
         return graph
@@ -192,7 +200,7 @@ def retraced(graph: SavedGraph, model: nn.Module) -> Hypergraph:
 
 
 def sizes_free(graph: Hypergraph, model: nn.Module) -> bool:
-    """Whether other sizes of space (or of a sequence) run the program that was traced; asked of the model once."""
+    """Whether the traced program is right for other image sizes (or sequence lengths) too; computed once per graph."""
     if not graph.sizes_free:
         evaluated = graph.eval.program
         batched = evaluated.batch is not None and graph.inputs.batch is not None
@@ -201,18 +209,18 @@ def sizes_free(graph: Hypergraph, model: nn.Module) -> bool:
 
 
 def small_inputs(graph: Hypergraph, model: nn.Module) -> Inputs:
-    """Inputs with images small enough for a quick check, where the model does the same with them; else those of the graph."""
+    """Inputs with small images for a quick check, if the model makes the same calls for them; otherwise those of the graph."""
     if not graph.small_inputs:
         graph.small_inputs.append(with_small_images(baked(model), graph.inputs, has_rule, graph.eval.program))
     return graph.small_inputs[0]
 
 
 def _check_shapes(graph: Hypergraph, model: nn.Module) -> None:
-    """Raise if the graph describes another network, or this one as it was before a cut."""
-    held = named_tensors(model)
+    """Raise if the graph describes another network, or this network before a cut."""
+    tensors = named_tensors(model)
     for labelled in graph.programs:
         for value in labelled.program.attributes():
-            tensor = held.get(value.name)
+            tensor = tensors.get(value.name)
             if tensor is not None and tuple(tensor.shape) != tuple(value.shape):
                 raise TraceError(
                     f"this graph describes another network: {value.name} has shape {tuple(tensor.shape)}, the graph was traced "
@@ -220,13 +228,13 @@ def _check_shapes(graph: Hypergraph, model: nn.Module) -> None:
                 )
             if tensor is None and value.name not in graph.baked:
                 raise TraceError(
-                    f"this graph describes another network: it has {value.name}, which this {type(model).__name__} has not\n"
+                    f"this graph describes another network: it has {value.name}, which this {type(model).__name__} lacks\n"
                     "  Call gator.trace with this model."
                 )
 
 
-class Wide(Protocol):
-    """An edge as far as it has a name and a width."""
+class HasWidth(Protocol):
+    """Anything with a name and a width."""
 
     @property
     def name(self) -> str: ...
@@ -234,7 +242,7 @@ class Wide(Protocol):
     def width(self) -> int: ...
 
 
-def check_same(expected: Sequence[Wide], found: Sequence[Wide], error: type[Exception]) -> None:
+def check_same(expected: Sequence[HasWidth], found: Sequence[HasWidth], error: type[Exception]) -> None:
     """Raise, naming the first edge in which two networks differ."""
     for one, other in zip(expected, found, strict=False):
         if one.name != other.name or one.width != other.width:
@@ -252,7 +260,7 @@ def check_same(expected: Sequence[Wide], found: Sequence[Wide], error: type[Exce
 
 
 def named_tensors(model: nn.Module) -> dict[str, torch.Tensor]:
-    """Every parameter and buffer by every name it has (tied ones have several)."""
+    """All parameters and buffers by name; tied ones appear under each of their names."""
     return {
         **dict(model.named_parameters(remove_duplicate=False)),
         **dict(model.named_buffers(remove_duplicate=False)),

@@ -1,1 +1,1 @@
-"""From kept channels to a smaller network."""
+"""From kept channels to a masked or a smaller network."""

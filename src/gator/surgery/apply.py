@@ -1,14 +1,14 @@
-"""`plan` and `apply`: what a cut network has been through, and the same again on a fresh instance of the original."""
+"""`plan` and `apply`: the plan of a cut network, and the same cut on a fresh instance of the original network."""
 
 from __future__ import annotations
 
 from torch import nn
 
 from gator.errors import CutError
+from gator.graph.global_state import collector_paused
 from gator.graph.hypergraph import Hypergraph
-from gator.graph.process_wide import collector_paused
 from gator.graph.trace import check_same, trace_inputs
-from gator.surgery.compose import Step
+from gator.surgery.compose_cuts import Step
 from gator.surgery.cut import as_network, check_network
 from gator.surgery.cut_plan import Cut, CutPlan, EdgeWidth
 from gator.surgery.history import remember, steps_of
@@ -39,15 +39,15 @@ def plan(model: nn.Module) -> CutPlan:
 def _cut(step: Step) -> Cut:
     graph = step.graph
     edges = tuple(EdgeWidth(edge.name, edge.width) for edge in graph.edges)
-    return Cut(graph.inputs, graph.fixed, graph.heads, edges, step.kept, step.form, step.left)
+    return Cut(graph.inputs, graph.fixed, graph.heads, edges, step.kept, step.form, step.removed_branches)
 
 
 def apply(plan: CutPlan, model: nn.Module, *, verify: bool = True) -> nn.Module:
     """The cut network that a plan describes, made from a fresh instance of the original architecture; `model` is untouched.
 
-    The result has the class (or graph), the parameter names and the shapes of the network that the plan was taken from, and
-    the weights of `model`, sliced accordingly; load the trained weights with `load_state_dict`. The network is traced once.
-    `verify=False` leaves out the check that the result computes what the masked `model` computes.
+    The result has the class (or graph), the parameter names and the shapes of the network that the plan was taken from, with
+    the sliced weights of `model`; load the trained weights with `load_state_dict`. The network is traced once.
+    `verify=False` skips the check that the result computes what the masked `model` computes.
 
     Raises CutError for a network of another architecture, and whatever `gator.trace` and `gator.cut` raise.
 
@@ -64,15 +64,15 @@ def apply(plan: CutPlan, model: nn.Module, *, verify: bool = True) -> nn.Module:
         for each in plan.cuts:
             graph = trace_inputs(network, each.inputs, fixed=each.fixed, heads=each.heads)
             check_same(each.edges, graph.edges, CutError)
-            network = _made(network, graph, each, verify)
+            network = _apply_cut(network, graph, each, verify)
     return network
 
 
-def _made(model: nn.Module, graph: Hypergraph, cut: Cut, verify: bool) -> nn.Module:
-    """The cut as it was made and checked before, on another instance of the same architecture."""
-    spread = Plan(graph, cut.kept)
-    sliced = sliced_copy(model, spread)
-    network = sliced if cut.form == "class" else as_network(model, sliced, spread, cut.left)[0]
+def _apply_cut(model: nn.Module, graph: Hypergraph, cut: Cut, verify: bool) -> nn.Module:
+    """One cut of a plan, made on another instance of the same architecture."""
+    kept = Plan(graph, cut.kept)
+    sliced = sliced_copy(model, kept)
+    network = sliced if cut.form == "class" else as_network(model, sliced, kept, cut.removed_branches)[0]
     if verify:
-        check_network(model, network, spread)
-    return remember(network, model, spread, cut.form, cut.left)
+        check_network(model, network, kept)
+    return remember(network, model, kept, cut.form, cut.removed_branches)

@@ -1,7 +1,7 @@
-"""A plan: what was cut, relative to the original architecture, as plain data that goes to JSON and into any checkpoint.
+"""`CutPlan`: what was cut, relative to the original architecture, as plain data for JSON files and checkpoints.
 
-It names edges, layers and operators, never numbers that a recording gave them. Reading one runs nothing: every value is
-checked against its declared type, and what does not fit is a FileError.
+It refers to edges, layers and operators by name, never by their number in a recording. Reading a plan runs no code: every value
+is checked against its declared type, and anything else is a FileError.
 """
 
 from __future__ import annotations
@@ -11,39 +11,43 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 from gator.errors import FileError
+from gator.graph.analysis import Heads
 from gator.graph.hypergraph import heads_from_data
 from gator.graph.inputs import Inputs
-from gator.graph.plain_data import counts, field, strings
+from gator.graph.json_fields import counts, field, strings
 from gator.graph.program import MODES, Mode
 
 FORMAT = 1
 PREFIX = "folded_"  # of the names of constants
+Term = Literal["self", "other"]  # the two arguments of a sum
+_TERMS: tuple[Term, Term] = ("self", "other")
 Form = Literal["class", "graph"]  # the user's own class, or an fx.GraphModule over its layers
+FORMS: tuple[Form, Form] = ("class", "graph")
 
 
 @dataclass(frozen=True)
 class Constant:
-    """What a closed branch left behind: a parameter, or a number that was added to the bias of a neighbouring layer."""
+    """The constant result of a removed branch: a parameter, or a value that was added to the bias of a neighbouring layer."""
 
     mode: Mode
     made_by: str  # the name of the call whose result it is (graph/call_names.py)
     name: str  # of the parameter
-    same_along: tuple[int, ...]  # axes along which it does not vary, so that one position is kept
-    absorbed: bool = False  # it went into a bias, so there is no such parameter
+    same_along: tuple[int, ...]  # axes along which it is constant, so that only one position is stored
+    absorbed: bool = False  # it was added to a bias, so there is no such parameter
 
 
 @dataclass(frozen=True)
 class Omitted:
-    """A term that a sum no longer has: what was left of its branch is zero."""
+    """A term that was removed from a sum because its branch was removed and its result is zero."""
 
     mode: Mode
     sum: str  # the name of the call (graph/call_names.py)
-    argument: str  # "self" or "other"
+    argument: Term
 
 
 @dataclass(frozen=True)
-class Remains:
-    """All that is left of the branches that a cut closed."""
+class RemovedBranches:
+    """What the branches that a cut removed leave behind: constants, and sums without one of their terms."""
 
     constants: tuple[Constant, ...] = ()
     omitted: tuple[Omitted, ...] = ()
@@ -59,29 +63,29 @@ class EdgeWidth:
 
 @dataclass(frozen=True)
 class Cut:
-    """One cut of a network that is traced with these settings: the units kept of every edge that loses some."""
+    """One cut of a network that is traced with these settings: the kept units of every edge that loses some."""
 
     inputs: Inputs
     fixed: tuple[str, ...]
-    heads: str | dict[str, str]
+    heads: Heads | dict[str, Heads]
     edges: tuple[EdgeWidth, ...]
     kept: dict[str, tuple[int, ...]]
     form: Form
-    left: Remains
+    removed_branches: RemovedBranches
 
 
 @dataclass(frozen=True)
 class CutPlan:
     """How to make a cut network from a fresh instance of its architecture: `gator.apply(plan, model)`.
 
-    All cuts that a network has been through are composed into one. Only where a later cut separates channels that are tied
-    in the original architecture (a branch that tied them is gone) is there a second one, relative to the result of the first.
+    All cuts of a network are composed into one. There is a second cut, relative to the result of the first, only if a later
+    cut separates channels that are tied in the original architecture (because a branch that tied them was removed).
     """
 
     cuts: tuple[Cut, ...]
 
     def to_json(self) -> str:
-        """The plan as JSON, for `from_json`. Raises GatorError for example inputs that JSON cannot hold.
+        """The plan as JSON, for `from_json`. Raises GatorError for example inputs that JSON cannot represent.
 
         >>> torch.save({"plan": gator.plan(small).to_json(), "weights": small.state_dict()}, "small.pt")
         """
@@ -109,7 +113,7 @@ class CutPlan:
                 raise FileError(f"the plan has format {found}; this version of gator reads format {FORMAT}")
             cuts = tuple(_cut_from_data(cut) for cut in field(data, "cuts", list))
             if not cuts:
-                raise ValueError("it holds no cut")
+                raise ValueError("it has no cut")
         except (ValueError, RecursionError) as error:
             raise FileError(f"the plan is damaged: {error}") from error
         return CutPlan(cuts)
@@ -125,15 +129,15 @@ def _cut_to_data(cut: Cut) -> dict[str, Any]:
         "form": cut.form,
         "constants": [
             {"mode": c.mode, "made_by": c.made_by, "name": c.name, "same_along": list(c.same_along), "absorbed": c.absorbed}
-            for c in cut.left.constants
+            for c in cut.removed_branches.constants
         ],
-        "omitted": [{"mode": o.mode, "sum": o.sum, "argument": o.argument} for o in cut.left.omitted],
+        "omitted": [{"mode": o.mode, "sum": o.sum, "argument": o.argument} for o in cut.removed_branches.omitted],
     }
 
 
 def _cut_from_data(data: Any) -> Cut:
     form = field(data, "form", str)
-    if form not in ("class", "graph"):
+    if form not in FORMS:
         raise ValueError(f"'form' is {form!r}")
     edges, kept = field(data, "edges", dict), field(data, "kept", dict)
     return Cut(
@@ -142,8 +146,8 @@ def _cut_from_data(data: Any) -> Cut:
         heads=heads_from_data(data),
         edges=tuple(EdgeWidth(name, field(edges, name, int)) for name in edges),
         kept={name: counts(kept, name) for name in kept},
-        form=form,  # type: ignore[arg-type]
-        left=Remains(
+        form=form,
+        removed_branches=RemovedBranches(
             tuple(_constant_from_data(constant) for constant in field(data, "constants", list)),
             tuple(_omitted_from_data(omitted) for omitted in field(data, "omitted", list)),
         ),
@@ -160,7 +164,7 @@ def _constant_from_data(data: Any) -> Constant:
 
 def _omitted_from_data(data: Any) -> Omitted:
     argument = field(data, "argument", str)
-    if argument not in ("self", "other"):
+    if argument not in _TERMS:
         raise ValueError(f"argument {argument!r} of a sum")
     return Omitted(_mode(data), _call_name(data, "sum"), argument)
 

@@ -1,7 +1,7 @@
-"""Write a program back as an fx graph.
+"""`Emitter`: write a program as an fx graph. Its subclasses are in emit_masked.py and emit_cut.py.
 
-Calls of leaf layers become calls of the layers themselves, so the result trains, evaluates and keeps its state_dict names.
-Every other call is the operator it was. What a mask or a cut changes is in emit_masked.py and emit_cut.py.
+Calls of leaf layers become calls of the layers themselves, so the result can be trained and keeps its state_dict names. Every
+other call stays the same operator.
 """
 
 from __future__ import annotations
@@ -21,8 +21,8 @@ from gator.graph.call_names import call_names
 from gator.graph.labels import Axis
 from gator.graph.program import BatchInt, Call, Mode, Program, Ref, map_refs
 from gator.private_torch import BatchNorm, InstanceNorm, OpOverload, children_of, pytree, schema_of
-from gator.surgery.fate import Fate, check_connected, decide
 from gator.surgery.layers import Leaf, leaves_of
+from gator.surgery.liveness import Fate, check_connected, decide
 from gator.surgery.plan import Mask, Plan
 from gator.surgery.sizes import Cutting
 from gator.surgery.writer import Writer
@@ -42,7 +42,7 @@ class Emitter(Writer):
         self.program: Program = self.labelled.program
         self.fate: Fate = decide(plan, mode)
         self._leaves = leaves_of(model, self.program, canonical)
-        self._taken = canonical.keys()
+        self._reserved = canonical.keys()
         self.graph = fx.Graph()
         self.objects: dict[str, Any] = {}
         self._nodes: dict[int, fx.Node] = {}
@@ -67,7 +67,7 @@ class Emitter(Writer):
         leaves = [map_refs(leaf, lambda ref: self.node(ref.id)) for leaf in self.program.outputs[0]]
         structure = self.program.outputs[1]
         self.graph.output(pytree.tree_unflatten(leaves, structure) if is_native(structure) else tuple(leaves))
-        self._sweep()
+        self._remove_unused_nodes()
         return self.graph
 
     def _batched_input(self) -> None:
@@ -77,8 +77,8 @@ class Emitter(Writer):
                 self._first_input = self._nodes[value]
                 return
 
-    def _sweep(self) -> None:
-        """Drop nodes nobody reads, except those that write into something."""
+    def _remove_unused_nodes(self) -> None:
+        """Remove nodes without users, except in-place operators."""
         for node in reversed(list(self.graph.nodes)):
             if node.op in ("placeholder", "output") or node.users:
                 continue
@@ -88,11 +88,11 @@ class Emitter(Writer):
         used = {node.target for node in self.graph.nodes if node.op in ("get_attr", "call_module")}
         self.objects = {name: value for name, value in self.objects.items() if name in used}
 
-    # What the two kinds of graph do differently; as they stand here, everything is there.
+    # What subclasses override; by default nothing is removed.
 
     @abstractmethod
     def write(self, call: Call, leaf: Leaf | None, args: dict[str, Any]) -> Any:
-        """The node (or nodes) of a call whose arguments are nodes already."""
+        """The node (or nodes) of a call, from arguments that are nodes already."""
 
     @abstractmethod
     def flag(self, module: str) -> fx.Node:
@@ -103,18 +103,18 @@ class Emitter(Writer):
         return True
 
     def instead(self, call: Call) -> fx.Node | None:  # noqa: ARG002
-        """The node that takes the place of a call, whose arguments are then not needed."""
+        """A node to use instead of a call, whose arguments are then not needed; None to write the call."""
         return None
 
     def gone(self, value: int) -> bool:  # noqa: ARG002
-        """Whether nothing is left of a value."""
+        """Whether no element of a value remains."""
         return False
 
     def constant(self, name: str, value: int) -> torch.Tensor:  # noqa: ARG002
-        """What a constant of the program holds in this graph."""
+        """The tensor of a constant of the program in this graph."""
         return self.program.constants[name]
 
-    # What rewrites and masks ask for.
+    # What rewrites and masks use.
 
     def alive(self, value: int, axis: int) -> Mask | None:
         return self.plan.alive(self.labelled.axes[value][axis])
@@ -137,7 +137,7 @@ class Emitter(Writer):
         return self.graph.call_function(getattr, (self._first_input, "device"))
 
     def size(self, size: int) -> int | fx.Node:
-        """A size as an argument: a number, or computed from the batch."""
+        """A size as an argument: a number, or a node that computes it from the batch size."""
         if not isinstance(size, BatchInt):
             return int(size)
         key = (size.slope, size.offset)
@@ -164,7 +164,7 @@ class Emitter(Writer):
         return self._nodes[self.program.inputs[-1]]
 
     def sizes(self, value: int) -> list[Any]:
-        """The shape of a value as a list of arguments; a single size that follows the batch is left open."""
+        """The shape of a value as a list of arguments; a single size that depends on the batch is -1."""
         shape = self.shape(value)
         if sum(isinstance(s, BatchInt) for s in shape) == 1 and 0 not in shape:
             return [-1 if isinstance(s, BatchInt) else int(s) for s in shape]
@@ -211,8 +211,8 @@ class Emitter(Writer):
         return self.new_attribute(self._free_name(name), tensor if reference is None else tensor.to(reference.device))
 
     def _free_name(self, name: str) -> str:
-        """A name that no tensor of the model has: one that was cut before holds indices and constants of its own."""
-        while name in self._taken:
+        """A name that no tensor of the model has: a network that was cut before has indices and constants of its own."""
+        while name in self._reserved:
             name = f"{name}_"
         return name
 
@@ -220,7 +220,7 @@ class Emitter(Writer):
 
     def _emit(self, call: Call) -> None:
         leaf = self._leaves.get(call.module)
-        if call.mutates is not None and self._kept_by_a_layer(call):
+        if call.mutates is not None and self._is_batch_counter_of_a_layer(call):
             return
         node = self.instead(call)
         if node is None:
@@ -242,7 +242,7 @@ class Emitter(Writer):
         return arg
 
     def _own_flag(self, call: Call, args: dict[str, Any]) -> dict[str, Any]:
-        """A layer that is frozen (in eval inside a network in training) asks its own flag, as its code does."""
+        """A layer in eval mode inside a network in train mode uses its own `training` flag, as its code does."""
         name = "training" if call.packet is aten.batch_norm and "running_mean" in args else "train"
         if args.get(name) is not True or not call.module or args.get("running_mean", 0) is None:
             return args
@@ -262,8 +262,8 @@ class Emitter(Writer):
             return self.device()
         return arg
 
-    def _kept_by_a_layer(self, call: Call) -> bool:
-        """Batch counters that the layer itself advances when it is called."""
+    def _is_batch_counter_of_a_layer(self, call: Call) -> bool:
+        """Whether the call increments a batch counter, which the layer itself does when it is called."""
         assert call.mutates is not None
         target = self.program.values[call.mutates]
         if target.origin != "attribute" or not call.module:
@@ -276,7 +276,7 @@ class Emitter(Writer):
             self.objects[call.module] = self.model.get_submodule(call.module)
             return self.graph.call_module(call.module, (args[leaf.data],))
         if call.packet in (aten.view, aten._unsafe_view) and not self.memory_is_written(call):
-            # A masked or selected tensor may lie differently in memory; the meaning is the same.
+            # A masked or selected tensor may have other strides, which view() does not accept.
             return self.graph.call_function(aten.reshape.default, (args["self"], args["size"]))
         return self.call_op(call.op, args)
 
@@ -292,12 +292,12 @@ class Emitter(Writer):
 
 
 def is_native(structure: pytree.TreeSpec) -> bool:
-    """Whether a graph can return this structure itself: a tensor, or tuples, lists and dicts of them."""
+    """Whether a graph can return this structure itself: a tensor, or tuples, lists and dicts of tensors."""
     if structure.is_leaf():
         return True
     kind = structure.type
-    plain = kind in (tuple, list, dict) or kind is namedtuple or (isinstance(kind, type) and hasattr(kind, "_fields"))
-    return plain and all(is_native(child) for child in children_of(structure))
+    supported = kind in (tuple, list, dict) or kind is namedtuple or (isinstance(kind, type) and hasattr(kind, "_fields"))
+    return supported and all(is_native(child) for child in children_of(structure))
 
 
 def _returns_list(op: Any) -> bool:

@@ -1,4 +1,4 @@
-"""The graph of a cut network: only what is left, sizes rewritten, and constants where a branch was closed."""
+"""`CutEmitter`: the graph of a cut network, with the remaining calls, new sizes, and constants in place of removed branches."""
 
 from __future__ import annotations
 
@@ -10,8 +10,9 @@ from torch import fx, nn
 
 from gator.graph.program import Call, Mode, Ref
 from gator.private_torch import overload_name_of, schema_of
+from gator.surgery.branch_constants import SUMS, Folder
+from gator.surgery.cut_plan import Term
 from gator.surgery.emit import Emitter
-from gator.surgery.fold import SUMS, Folder
 from gator.surgery.layers import Leaf
 from gator.surgery.plan import Plan
 from gator.surgery.rewrite import rewritten
@@ -46,7 +47,7 @@ class CutEmitter(Emitter):
         return self.graph.get_attr(key)
 
     def _emit(self, call: Call) -> None:
-        """Every node says which call it was made from; arguments were put in front of them."""
+        """Every new node stores the name of the call it was made from; attributes were inserted at the start of the graph."""
         super()._emit(call)
         for node in reversed(self.graph.nodes):
             if "origin" in node.meta or node.op == "placeholder":
@@ -55,7 +56,7 @@ class CutEmitter(Emitter):
 
     def node(self, value: int) -> fx.Node:
         if value in self.fate.folded and value not in self._nodes:
-            self._nodes[value] = self._materialised(value)
+            self._nodes[value] = self._constant_node(value)
         return super().node(value)
 
     def write(self, call: Call, leaf: Leaf | None, args: dict[str, Any]) -> Any:
@@ -66,16 +67,16 @@ class CutEmitter(Emitter):
         return self.plain(call, leaf, args)
 
     def instead(self, call: Call) -> fx.Node | None:
-        """The other term of a sum whose one term is zero because nothing is left to compute it from."""
+        """For a sum with a term that is zero because its branch was removed: the other term."""
         if call.packet not in SUMS or not all(isinstance(call.args[name], Ref) for name in ("self", "other")):
             return None
-        pairs = [("self", "other")]
+        pairs: list[tuple[Term, Term]] = [("self", "other")]
         if call.packet in (aten.add, aten.add_) and "alpha" not in call.args:
             pairs.append(("other", "self"))
         for name, term in pairs:
             rest, result = call.value_at(name), call.outputs[0] or 0
-            whole = self.shape(rest) == self.shape(result) and rest not in self.fate.folded
-            if whole and self._folder.omits(self, call, term):
+            same_shape = self.shape(rest) == self.shape(result) and rest not in self.fate.folded
+            if same_shape and self._folder.omits(self, call, term):
                 node = self.node(rest)
                 storages = {self.program.values[v].storage for v in (rest, call.value_at(term), result)}
                 written = any(
@@ -86,15 +87,15 @@ class CutEmitter(Emitter):
         return None
 
     def _out_of_place(self, call: Call, args: dict[str, Any]) -> fx.Node:
-        """An in-place call on what has become a constant: the same operator, with a new result."""
+        """For an in-place call on a value that has become a constant: the same operator out of place."""
         name = schema_of(call.op).name.removeprefix("aten::").rstrip("_")
         plain = getattr(getattr(aten, name), overload_name_of(call.op))
         return self.call_op(plain, args)
 
-    def _materialised(self, value: int) -> fx.Node:
-        name, tensor, spread = self._folder.constant(self, value)
+    def _constant_node(self, value: int) -> fx.Node:
+        name, tensor, needs_expand = self._folder.constant(self, value)
         node = self._attributes.get(name) or self.new_attribute(name, tensor)
         self._attributes[name] = node
-        if not spread:
+        if not needs_expand:
             return node
         return self.graph.call_function(aten.expand.default, (node, [self.size(s) for s in self.shape(value)]))

@@ -1,4 +1,4 @@
-"""The graph of a masked network: whole, with the dead kept out wherever positions are mixed along an axis."""
+"""`MaskedEmitter`: the graph of a masked network, with removed channels kept out wherever an operator mixes channels."""
 
 from __future__ import annotations
 
@@ -10,25 +10,28 @@ import torch
 from torch import fx, nn
 
 from gator.graph.program import BatchInt, Call
-from gator.surgery import living
+from gator.surgery import masked_statistics
 from gator.surgery.emit import Emitter
-from gator.surgery.fate import DROPOUTS
 from gator.surgery.layers import Leaf
+from gator.surgery.liveness import DROPOUTS
 
 aten = torch.ops.aten
 FILL = {"sum": 0.0, "max": float("-inf"), "min": float("inf")}
-_LIVING: dict[Any, Callable[..., Any]] = {
-    aten.mean: living.mean, aten.var: living.var, aten.std: living.std, aten.var_mean: living.var_mean,
-    aten.std_mean: living.std_mean,
-}  # fmt: skip
+_STATISTICS: dict[Any, Callable[..., Any]] = {
+    aten.mean: masked_statistics.mean,
+    aten.var: masked_statistics.var,
+    aten.std: masked_statistics.std,
+    aten.var_mean: masked_statistics.var_mean,
+    aten.std_mean: masked_statistics.std_mean,
+}
 
 
 class Flag(nn.Module):
-    """Says whether another module is in train mode."""
+    """Returns whether another module is in train mode."""
 
     def __init__(self, module: nn.Module) -> None:
         super().__init__()
-        self._module = (module,)  # in a tuple, so that it does not become a part of this one
+        self._module = (module,)  # in a tuple, so that it is not registered as a submodule
 
     def forward(self) -> bool:
         return self._module[0].training
@@ -43,33 +46,33 @@ class MaskedEmitter(Emitter):
         return self.graph.call_module(key, ())
 
     def write(self, call: Call, leaf: Leaf | None, args: dict[str, Any]) -> Any:
-        found = [(read, self._dead(call, read)) for read in self.labelled.reads.get(call.index, ())]
-        reads = [(read, dead) for read, dead in found if dead is not None]
+        found = [(read, self._removed(call, read)) for read in self.labelled.reads.get(call.index, ())]
+        reads = [(read, removed) for read, removed in found if removed is not None]
         if call.packet is aten.batch_norm and call.value_at("input") in self.fate.folded:
-            # Fed by constants only: there is no batch to take statistics from.
+            # Its input is constant, so there are no batch statistics.
             return self.call_op(call.op, {**args, "training": False})
         if call.packet in DROPOUTS:
             (name, _), value = next(call.tensors())
             if value in self.fate.folded:
-                return args[name]  # nor anything to drop
-        for read, dead in reads:
+                return args[name]  # a constant is not dropped
+        for read, removed in reads:
             name, position = read.argument
             fill = FILL.get(read.kind)
             if fill is None:
                 continue
             target = args[name] if position is None else args[name][position]
-            masked = self.graph.call_function(aten.masked_fill.Scalar, (target, dead, fill))
+            masked = self.graph.call_function(aten.masked_fill.Scalar, (target, removed, fill))
             if position is None:
                 args[name] = masked
             else:
                 args[name][position] = masked
                 leaf = None
-        special = [dead for read, dead in reads if read.kind not in FILL]
-        if special:
-            return self.over_the_living(call, args, special)
+        masks = [removed for read, removed in reads if read.kind not in FILL]
+        if masks:
+            return self.over_the_living(call, args, masks)
         return self.plain(call, leaf, args)
 
-    def _dead(self, call: Call, read: Any) -> fx.Node | None:
+    def _removed(self, call: Call, read: Any) -> fx.Node | None:
         (name, position), value = read.argument, call.value_at(read.argument)
         alive = self.alive(value, read.axis)
         if alive is None:
@@ -77,43 +80,43 @@ class MaskedEmitter(Emitter):
         shape = self.program.values[value].shape
         tail = [1] * (len(shape) - read.axis - 1)
         size = shape[read.axis]
-        key = f"_dead_{self.mode}_{call.index}_{name}_{position}_{read.axis}"
+        key = f"_removed_{self.mode}_{call.index}_{name}_{position}_{read.axis}"
         if isinstance(size, BatchInt):
             batch = self.program.batch or 1
             times = self.size(BatchInt(1, 0, batch))
             if (alive == np.tile(alive[: size.slope], batch)).all():
                 node = self.index_tensor(~alive[: size.slope], key)
                 node = self.graph.call_function(aten.repeat.default, (node, [times]))
-            else:  # the batch is the inner factor; by construction there is no third way
+            else:  # the batch is the inner factor; there is no third case
                 node = self.index_tensor(~alive[::batch], key)
                 node = self.graph.call_function(aten.repeat_interleave.self_int, (node, times))
             return self.graph.call_function(aten.reshape.default, (node, [-1, *tail]))
         return self.index_tensor((~alive).reshape(-1, *tail), key)
 
-    def over_the_living(self, call: Call, args: dict[str, Any], dead_axes: list[fx.Node]) -> Any:
-        """A statistic over the positions that are dead along none of their axes."""
-        dead = dead_axes[0]
-        for other in dead_axes[1:]:
-            dead = self.graph.call_function(living.dead_on_either, (dead, other))
+    def over_the_living(self, call: Call, args: dict[str, Any], removed_axes: list[fx.Node]) -> Any:
+        """A statistic over the positions that are not removed along any axis."""
+        removed = removed_axes[0]
+        for other in removed_axes[1:]:
+            removed = self.graph.call_function(masked_statistics.removed_on_either, (removed, other))
         get = args.get
         parts: tuple[Any, ...]
         if call.packet is aten.layer_norm:
-            parts = (args["input"], dead, args["normalized_shape"], get("weight"), get("bias"), get("eps", 1e-5))
-            return self.graph.call_function(living.layer_norm, parts)
+            parts = (args["input"], removed, args["normalized_shape"], get("weight"), get("bias"), get("eps", 1e-5))
+            return self.graph.call_function(masked_statistics.layer_norm, parts)
         if call.packet is aten.rms_norm:
-            parts = (args["input"], dead, args["normalized_shape"], get("weight"), get("eps"))
-            return self.graph.call_function(living.rms_norm, parts)
+            parts = (args["input"], removed, args["normalized_shape"], get("weight"), get("eps"))
+            return self.graph.call_function(masked_statistics.rms_norm, parts)
         if call.packet in (aten.batch_norm, aten.instance_norm):
             statistics = (get("running_mean"), get("running_var"), get("momentum", 0.1), get("eps", 1e-5))
             dims = [
                 d for d in range(len(self.shape(call.value_at("input")))) if d != 1 and (d or call.packet is aten.batch_norm)
             ]
-            parts = (args["input"], dead, dims, get("weight"), get("bias"), *statistics)
-            return self.graph.call_function(living.batch_norm, parts)
+            parts = (args["input"], removed, dims, get("weight"), get("bias"), *statistics)
+            return self.graph.call_function(masked_statistics.batch_norm, parts)
         if call.packet is aten.group_norm:
-            parts = (args["input"], dead, args["num_groups"], get("weight"), get("bias"), get("eps", 1e-5))
-            return self.graph.call_function(living.group_norm, parts)
+            parts = (args["input"], removed, args["num_groups"], get("weight"), get("bias"), get("eps", 1e-5))
+            return self.graph.call_function(masked_statistics.group_norm, parts)
         keywords = {name: arg for name, arg in args.items() if name in ("keepdim", "correction", "dtype")}
         if "unbiased" in args:
             keywords["correction"] = 1 if args["unbiased"] else 0
-        return self.graph.call_function(_LIVING[call.packet], (args["self"], dead, get("dim")), keywords)
+        return self.graph.call_function(_STATISTICS[call.packet], (args["self"], removed, get("dim")), keywords)

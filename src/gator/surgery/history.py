@@ -1,4 +1,4 @@
-"""What was cut, carried along by the cut network itself, so that it can be made again from a fresh original."""
+"""The history of cuts, stored on the cut network itself, so that `gator.plan` can return it."""
 
 from __future__ import annotations
 
@@ -7,8 +7,8 @@ from typing import TypeVar
 from torch import nn
 
 from gator.graph.trace import named_tensors
-from gator.surgery.compose import Step, composed
-from gator.surgery.cut_plan import Form, Remains
+from gator.surgery.compose_cuts import Step, composed
+from gator.surgery.cut_plan import Form, RemovedBranches
 from gator.surgery.plan import Plan
 from gator.surgery.slice import canonical_names
 
@@ -16,11 +16,11 @@ ATTRIBUTE = "gator_plan"
 M = TypeVar("M", bound=nn.Module)
 
 
-def remember(network: M, model: nn.Module, plan: Plan, form: Form, left: Remains) -> M:
-    """Write the history of `model` plus this cut onto `network`, as one cut of the original architecture if possible."""
+def remember(network: M, model: nn.Module, plan: Plan, form: Form, removed_branches: RemovedBranches) -> M:
+    """Store the history of `model` plus this cut on `network`, composed into one cut of the original if possible."""
     kept = {name: tuple(mask.nonzero()[0].tolist()) for name, mask in plan.masks.items() if not mask.all()}
     tied = {name: first for name, first in canonical_names(model).items() if name != first}
-    step = Step(plan.graph.saved(), kept, form, left, tied)
+    step = Step(plan.graph.saved(), kept, form, removed_branches, tied)
     earlier = steps_of(model)
     if earlier:
         one = composed(earlier[-1], step, before=tuple(named_tensors(model)), after=frozenset(named_tensors(network)))
@@ -31,6 +31,6 @@ def remember(network: M, model: nn.Module, plan: Plan, form: Form, left: Remains
 
 
 def steps_of(model: nn.Module) -> tuple[Step, ...]:
-    """The cuts a network has been through, oldest first; usually composed into one."""
+    """The cuts that led to a network, oldest first; usually composed into one."""
     steps: tuple[Step, ...] = model.__dict__.get(ATTRIBUTE, ())
     return steps

@@ -14,7 +14,7 @@ from gator.graph.hypergraph import SavedGraph
 from gator.graph.trace import named_tensors, retraced
 from gator.private_torch import accumulated_shape, buffers_of, pytree
 from gator.surgery.cut import as_network, check_network, class_problem
-from gator.surgery.cut_plan import Remains
+from gator.surgery.cut_plan import RemovedBranches
 from gator.surgery.history import remember
 from gator.surgery.plan import Kept, Mask, Plan
 from gator.surgery.slice import canonical_names, narrowed, sliced_copy, update_layers_
@@ -23,9 +23,9 @@ from gator.surgery.slice import canonical_names, narrowed, sliced_copy, update_l
 def cut_(model: nn.Module, graph: SavedGraph, kept: Kept, *, optimizer: Optimizer | None = None) -> nn.Module:
     """Remove channels from `model` itself and from the optimizer's state; returns `model`.
 
-    Where the class of the model can hold the cut, every parameter stays the same object with less in it. Where it cannot,
-    the object becomes an fx.GraphModule over its own layers. Everything is checked on a copy first; on an error nothing
-    has changed. Drop references to older losses before: they hold the old shapes.
+    If the class of the model works with the smaller layers, every parameter stays the same object with sliced data. Otherwise
+    the model becomes an fx.GraphModule over its own layers. Everything is checked on a copy first; if an error is raised,
+    nothing has changed. Delete references to older losses before: they hold the old shapes.
 
     Example:
         >>> optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
@@ -33,11 +33,11 @@ def cut_(model: nn.Module, graph: SavedGraph, kept: Kept, *, optimizer: Optimize
         True
     """
     plan = Plan(retraced(graph, model), kept)
-    if plan.whole:
+    if plan.keeps_everything:
         return model
     if needs_baking(model):
         raise CutError(
-            "cut_ cannot cut through weight_norm or spectral_norm in place\n"
+            "cut_ cannot cut a model with weight_norm or spectral_norm in place\n"
             "  Remove it first (torch.nn.utils.parametrize.remove_parametrizations), or use gator.cut."
         )
     if optimizer is not None:
@@ -49,19 +49,19 @@ def cut_(model: nn.Module, graph: SavedGraph, kept: Kept, *, optimizer: Optimize
     before = list(model.parameters())
     _shrink_(model, plan, optimizer)
     if not reason:
-        return remember(model, model, plan, "class", Remains())
-    network, left = as_network(model, model, plan)
-    remember(network, model, plan, "graph", left)
+        return remember(model, model, plan, "class", RemovedBranches())
+    network, removed_branches = as_network(model, model, plan)
+    remember(network, model, plan, "graph", removed_branches)
     model.__class__ = network.__class__
     model.__dict__.clear()
     model.__dict__.update(network.__dict__)
     if optimizer is not None:
-        _follow_(optimizer, before, list(model.parameters()))
+        _update_parameters_(optimizer, before, list(model.parameters()))
     return model
 
 
 def _shrink_(model: nn.Module, plan: Plan, optimizer: Optimizer | None) -> None:
-    """Slice every parameter's data, gradient and optimizer state, keeping the parameter objects; buffers are replaced."""
+    """Slice the data, gradient and optimizer state of every parameter. Parameter objects stay; buffers are replaced."""
     names = canonical_names(model)
     fresh: dict[str, torch.Tensor] = {}
     axes_of: dict[int, list[Mask | None]] = {}
@@ -80,7 +80,7 @@ def _shrink_(model: nn.Module, plan: Plan, optimizer: Optimizer | None) -> None:
             old[tensor] = (tensor.data, tensor.grad)
             tensor.grad = None
             tensor.data = fresh[names[name]]
-    stale = [parameter for parameter in old if _held_by_a_graph(parameter)]
+    stale = [parameter for parameter in old if _used_by_a_graph(parameter)]
     if stale:
         for parameter, (data, gradient) in old.items():
             parameter.data, parameter.grad = data, gradient
@@ -103,7 +103,7 @@ def _shrink_(model: nn.Module, plan: Plan, optimizer: Optimizer | None) -> None:
 
 
 def _narrowed(held: Any, shape: torch.Size, axes: list[Mask | None]) -> Any:
-    """What an optimizer holds for a parameter of this shape, sliced along with it if it is as large."""
+    """State of an optimizer for a parameter of this shape: sliced like the parameter if it has the same shape."""
     return narrowed(held, axes) if isinstance(held, torch.Tensor) and held.shape == shape else held
 
 
@@ -128,8 +128,8 @@ def _check_optimizer(model: nn.Module, optimizer: Optimizer, plan: Plan) -> None
                     )
 
 
-def _held_by_a_graph(parameter: nn.Parameter) -> bool:
-    """Whether an autograd graph that is still alive accumulates into this parameter with its old shape."""
+def _used_by_a_graph(parameter: nn.Parameter) -> bool:
+    """Whether an autograd graph still exists that accumulates into this parameter with its old shape."""
     if not parameter.requires_grad:
         return False
     with torch.enable_grad():
@@ -138,15 +138,15 @@ def _held_by_a_graph(parameter: nn.Parameter) -> bool:
     return accumulated_shape(accumulator) != tuple(parameter.shape)
 
 
-def _follow_(optimizer: Optimizer, before: list[nn.Parameter], after: list[nn.Parameter]) -> None:
-    """The optimizer forgets parameters that are gone and learns those that are new."""
+def _update_parameters_(optimizer: Optimizer, before: list[nn.Parameter], after: list[nn.Parameter]) -> None:
+    """Remove parameters that no longer exist from the optimizer, and add new ones to the group that lost some."""
     gone = {id(p) for p in before} - {id(p) for p in after}
     known = {id(p) for p in before}
-    losses = [any(id(p) in gone for p in group["params"]) for group in optimizer.param_groups]
+    lost_some = [any(id(p) in gone for p in group["params"]) for group in optimizer.param_groups]
     for group in optimizer.param_groups:
         for parameter in group["params"]:
             if id(parameter) in gone:
                 optimizer.state.pop(parameter, None)
         group["params"] = [p for p in group["params"] if id(p) not in gone]
-    home = next((g for g, lost in zip(optimizer.param_groups, losses, strict=True) if lost), optimizer.param_groups[0])
-    home["params"].extend(p for p in after if id(p) not in known)
+    candidates = [group for group, lost in zip(optimizer.param_groups, lost_some, strict=True) if lost]
+    (candidates or optimizer.param_groups)[0]["params"].extend(p for p in after if id(p) not in known)

@@ -1,6 +1,6 @@
-"""Layers that stay layers: which modules a call stands for, and which of their fields follow their weights.
+"""Layers that stay layers in a graph (`LEAVES`), and how their fields are updated after slicing (`update_fields_`).
 
-One table keyed by the module's class. A subclass counts only if it leaves forward as it is.
+Both are tables keyed by the class of the module. A subclass counts as a leaf only if it does not override forward.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ aten = torch.ops.aten
 
 @dataclass(frozen=True)
 class Leaf:
-    """A module class whose whole forward is one operator on its own parameters."""
+    """A module class whose forward is a single operator on its own parameters."""
 
     kind: type[nn.Module]
     packets: tuple[Any, ...]
@@ -55,10 +55,10 @@ LEAVES: tuple[Leaf, ...] = (
 
 
 def leaves_of(model: nn.Module, program: Program, canonical: Mapping[str, str]) -> dict[str, Leaf]:
-    """The modules of a program that stay modules: those in which nothing ran but calls that are their whole forward.
+    """The modules of a program that stay modules: those in which nothing ran but the single operator of their forward.
 
-    Whatever else runs inside a module (a circular pad, a hook that changes the result) was recorded too, and calling the
-    module would run it again: then its operators are written one by one.
+    If something else runs inside a module (a circular pad, a hook that changes the result), it was recorded too, and calling
+    the module would run it again. Then its operators are written one by one.
     """
     found: dict[str, Leaf | None] = {}
     for call in program.calls:
@@ -69,7 +69,7 @@ def leaves_of(model: nn.Module, program: Program, canonical: Mapping[str, str]) 
 
 
 def _leaf_of(model: nn.Module, call: Call, program: Program, canonical: Mapping[str, str]) -> Leaf | None:
-    """The leaf that `call` is the whole forward of."""
+    """The leaf whose forward is this call; None if there is none."""
     if not call.module:
         return None
     module = model.get_submodule(call.module)
@@ -82,13 +82,13 @@ def _leaf_of(model: nn.Module, call: Call, program: Program, canonical: Mapping[
 
 
 def _own_parameters(call: Call, program: Program, canonical: Mapping[str, str]) -> bool:
-    """Whether the weights the call reads are the module's own: code may call an operator inside a layer's forward."""
+    """Whether the call uses the parameters of the module: a forward may call an operator with other weights."""
     for name in ("weight", "bias", "running_mean", "running_var"):
         arg = call.args.get(name)
         own = canonical.get(f"{call.module}.{name}")
         if isinstance(arg, Ref):
             value = program.values[arg.id]
-            # A weight that a hook computes is no parameter, so it has no other name.
+            # A weight that a hook computes is not a parameter, so it has no other name.
             if value.origin != "attribute" or value.name != (own or f"{call.module}.{name}"):
                 return False
         elif own is not None and name in ("weight", "bias"):
@@ -97,15 +97,15 @@ def _own_parameters(call: Call, program: Program, canonical: Mapping[str, str]) 
 
 
 def _own_settings(module: nn.Module, call: Call) -> bool:
-    """Whether the call's sizes are those of the module: a transposed convolution may be asked for another output size."""
+    """Whether the call has the settings of the module: a transposed convolution may be called with another output size."""
     if "output_padding" not in call.args:
         return True
     given, own = call.args["output_padding"], module.output_padding
     return list(given) == list(own)  # type: ignore[arg-type]
 
 
-def _conv(module: Any, facts: Mapping[str, Any]) -> None:
-    module.groups = facts.get("groups", module.groups)
+def _conv(module: Any, settings: Mapping[str, Any]) -> None:
+    module.groups = settings.get("groups", module.groups)
     one, two = module.weight.shape[:2]
     if module.transposed:
         module.in_channels, module.out_channels = one, two * module.groups
@@ -113,42 +113,42 @@ def _conv(module: Any, facts: Mapping[str, Any]) -> None:
         module.in_channels, module.out_channels = two * module.groups, one
 
 
-def _linear(module: Any, facts: Mapping[str, Any]) -> None:
+def _linear(module: Any, settings: Mapping[str, Any]) -> None:
     module.out_features, module.in_features = module.weight.shape
 
 
-def _bilinear(module: Any, facts: Mapping[str, Any]) -> None:
+def _bilinear(module: Any, settings: Mapping[str, Any]) -> None:
     module.out_features, module.in1_features, module.in2_features = module.weight.shape
 
 
-def _norm(module: Any, facts: Mapping[str, Any]) -> None:
+def _norm(module: Any, settings: Mapping[str, Any]) -> None:
     for tensor in (module.weight, module.running_mean):
         if tensor is not None:
             module.num_features = tensor.shape[0]
-    module.num_features = facts.get("channels", module.num_features)
+    module.num_features = settings.get("channels", module.num_features)
 
 
-def _layer_norm(module: Any, facts: Mapping[str, Any]) -> None:
-    if "normalized_shape" in facts:
-        module.normalized_shape = tuple(facts["normalized_shape"])
+def _layer_norm(module: Any, settings: Mapping[str, Any]) -> None:
+    if "normalized_shape" in settings:
+        module.normalized_shape = tuple(settings["normalized_shape"])
     elif module.weight is not None:
         module.normalized_shape = tuple(module.weight.shape)
 
 
-def _group_norm(module: Any, facts: Mapping[str, Any]) -> None:
-    module.num_groups = facts.get("num_groups", module.num_groups)
-    module.num_channels = facts.get("channels", module.num_channels)
+def _group_norm(module: Any, settings: Mapping[str, Any]) -> None:
+    module.num_groups = settings.get("num_groups", module.num_groups)
+    module.num_channels = settings.get("channels", module.num_channels)
 
 
-def _embedding(module: Any, facts: Mapping[str, Any]) -> None:
+def _embedding(module: Any, settings: Mapping[str, Any]) -> None:
     module.num_embeddings, module.embedding_dim = module.weight.shape
 
 
-def _prelu(module: Any, facts: Mapping[str, Any]) -> None:
+def _prelu(module: Any, settings: Mapping[str, Any]) -> None:
     module.num_parameters = module.weight.shape[0]
 
 
-def _rnn(module: Any, facts: Mapping[str, Any]) -> None:
+def _rnn(module: Any, settings: Mapping[str, Any]) -> None:
     gates = {"LSTM": 4, "GRU": 3}.get(module.mode, 1)
     module.input_size = module.weight_ih_l0.shape[1]
     module.hidden_size = module.weight_ih_l0.shape[0] // gates
@@ -170,11 +170,14 @@ _FIELDS: tuple[tuple[type[nn.Module], Callable[[Any, Mapping[str, Any]], None]],
 )
 
 
-def update_fields_(module: nn.Module, facts: Mapping[str, Any]) -> None:
-    """Make a layer's own account of its sizes agree with its sliced weights."""
+def update_fields_(module: nn.Module, settings: Mapping[str, Any]) -> None:
+    """Update the size fields of a layer (in_channels, num_features, ...) after its weights were sliced.
+
+    `settings` are sizes that the weights do not show.
+    """
     for kind, update in _FIELDS:
         if isinstance(module, kind):
-            update(module, facts)
+            update(module, settings)
 
 
 def touched_layers(names: Sequence[str]) -> list[str]:

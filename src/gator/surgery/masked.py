@@ -1,4 +1,4 @@
-"""`masked`: the model computes as if the removed channels were gone, all weights still there."""
+"""`masked`: the model computes without the removed channels, while all its weights stay."""
 
 from __future__ import annotations
 
@@ -12,19 +12,18 @@ from torch import fx, nn
 from gator.errors import GatorError
 from gator.graph.hypergraph import SavedGraph
 from gator.graph.program import MODES, Mode
+from gator.graph.replaced_forward import ReplacedForward
 from gator.graph.trace import retraced, sizes_free
+from gator.surgery.cut_network import Signature
 from gator.surgery.emit import is_native
 from gator.surgery.emit_masked import MaskedEmitter
-from gator.surgery.fate import check_connected, decide
-from gator.surgery.network import Signature
+from gator.surgery.liveness import check_connected, decide
 from gator.surgery.plan import Kept, Plan
 from gator.surgery.slice import canonical_names
 
 
-class MaskedForward:
-    """Stands in for a model's forward; builds the graph of a mode the first time it is run in it."""
-
-    stands_in = True
+class MaskedForward(ReplacedForward):
+    """Runs a model without the removed channels. The graph of a mode is built when the model first runs in that mode."""
 
     def __init__(self, model: nn.Module, plan: Plan, *, free: bool, forward: Callable[..., Any] | None = None) -> None:
         self._model = model
@@ -47,12 +46,12 @@ class MaskedForward:
 
 @contextmanager
 def masked(model: nn.Module, graph: SavedGraph, kept: Kept) -> Iterator[nn.Module]:
-    """Inside the block `model` computes with the kept channels only; afterwards it is as before.
+    """Inside the block `model` computes with the kept channels only; afterwards it is restored.
 
     Args:
         model: the network; its parameters are not changed.
         graph: of this model, from `gator.trace` (or read from JSON: then the model is traced again).
-        kept: by edge name, the indices or a boolean mask of the channels that stay; edges that are not named keep all.
+        kept: by edge name, the indices or a boolean mask of the channels to keep; edges that are not named keep all.
 
     Raises:
         KeptError: if `kept` does not fit the graph, or would disconnect the output from the input.
@@ -70,11 +69,11 @@ def masked(model: nn.Module, graph: SavedGraph, kept: Kept) -> Iterator[nn.Modul
 
 @contextmanager
 def masked_by(plan: Plan, model: nn.Module, *, free: bool = False) -> Iterator[None]:
-    """As `masked`; unless `free`, for inputs of the traced size only."""
-    before = model.__dict__.get("forward")  # Accelerate and others put their own there
+    """Like `masked`, with a plan. `free` allows inputs of other sizes than the traced one."""
+    before = model.__dict__.get("forward")  # Accelerate and others assign their own
     forward = MaskedForward(model, plan, free=free)
     for mode in MODES:
-        plan_check(plan, mode)
+        check_plan(plan, mode)
     try:
         model.forward = forward
         yield
@@ -91,6 +90,6 @@ def signature_of(forward: Callable[..., Any], plan: Plan, *, free: bool) -> Sign
     return Signature(forward, plan.graph.inputs, (train, evaluate), free=free)
 
 
-def plan_check(plan: Plan, mode: Mode) -> None:
-    """Raise for kept channels that no network can have."""
+def check_plan(plan: Plan, mode: Mode) -> None:
+    """Raise KeptError if no network can have the kept channels."""
     check_connected(plan, mode, decide(plan, mode))

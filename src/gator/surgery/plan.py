@@ -1,6 +1,7 @@
-"""A plan: which positions of every axis of every value survive, given the kept channels.
+"""`Plan`: which positions of every axis of every value are kept, given the kept channels of the edges.
 
-It is checked before any work: names, lengths and indices. An edge that is not named is kept whole.
+`kept` is checked first: names, lengths and indices. An edge that is not named keeps all its channels. (The plan that is saved
+to files is `CutPlan`, in cut_plan.py.)
 """
 
 from __future__ import annotations
@@ -60,7 +61,7 @@ def _mask(edge: Edge, given: Any) -> Mask:
 
 
 class Plan:
-    """The kept channels of one graph, spread over all axes of all values."""
+    """The kept channels of one graph, applied to all axes of all values."""
 
     def __init__(self, graph: Hypergraph, kept: Kept) -> None:
         self.graph = graph
@@ -70,18 +71,19 @@ class Plan:
         for root, (index, unit) in graph.edge_of.items():
             alive[root] = self.masks[graph.edges[index].name][unit]
         self._alive = alive[graph.roots]
-        self._masks: dict[int, tuple[Axis, Mask | None]] = {}  # by identity, with the labels so that it stays theirs
+        self._masks: dict[int, tuple[Axis, Mask | None]] = {}  # by id of the labels, which are stored to keep the id
         self._shapes: dict[tuple[Mode, int], tuple[int, ...]] = {}
 
     def __deepcopy__(self, memo: dict[int, Any]) -> Plan:
-        return self  # nothing in it ever changes
+        return self  # it is immutable
 
     @property
-    def whole(self) -> bool:
+    def keeps_everything(self) -> bool:
+        """Whether no channel is removed."""
         return all(mask.all() for mask in self.masks.values())
 
     def alive(self, labels: Axis) -> Mask | None:
-        """The living positions of an axis, None if all live."""
+        """The mask of kept positions of an axis, None if all are kept."""
         if labels is None:
             return None
         if id(labels) not in self._masks:
@@ -94,12 +96,12 @@ class Plan:
 
     @cached_property
     def attributes(self) -> dict[str, list[Mask | None]]:
-        """Parameters and buffers that shrink, with the living positions of each axis."""
+        """Parameters and buffers that lose channels, with the mask of kept positions of each axis."""
         found = {name: self.alive_attribute(name) for name in self.graph.attributes if ":" not in name}
         return {name: axes for name, axes in found.items() if any(axis is not None for axis in axes)}
 
     def shape(self, mode: Mode, value: int) -> tuple[int, ...]:
-        """The shape a value has when only the living are left."""
+        """The shape of a value after the cut."""
         if (mode, value) not in self._shapes:
             self._shapes[mode, value] = self._shape(mode, value)
         return self._shapes[mode, value]
@@ -113,7 +115,7 @@ class Plan:
         return tuple(sizes)
 
     def edge_at(self, labels: Axis) -> str:
-        """The name of an emptied edge among these labels, for messages."""
+        """The name of an edge among these labels, for messages."""
         assert labels is not None
         for root in np.unique(self.graph.roots[labels]).tolist():
             if root in self.graph.edge_of:
@@ -122,7 +124,7 @@ class Plan:
 
 
 def resized(size: int, count: int, program: Program) -> int:
-    """A size of `count` living positions that follows the batch as the old one did."""
+    """A size of `count` kept positions, which depends on the batch if the old size did."""
     if isinstance(size, BatchInt) and program.batch:
         return BatchInt(count // program.batch, 0, program.batch)
     return count

@@ -1,7 +1,7 @@
-"""How a call is written when channels leave: one table keyed by the operator.
+"""How calls are rewritten after channels are removed: one table keyed by the operator.
 
-Most operators stay as they are, with the new sizes of sizes.py. Those here need more: another operator, or a selection of
-positions where a slice cannot say what is left.
+Most operators stay the same and get new sizes from sizes.py. Those in this table need more: another operator, or a selection of
+positions that a slice cannot express.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ import torch
 
 from gator.graph.program import Call
 from gator.graph.rules.factory import PATTERNED
-from gator.surgery.sizes import dim_of, new_arguments, taken
+from gator.surgery.sizes import dim_of, new_arguments, selected_positions
 from gator.surgery.writer import Writer
 
 aten = torch.ops.aten
@@ -23,7 +23,7 @@ REWRITES: dict[Any, Rewrite] = {}
 
 
 def rewritten(writer: Writer, call: Call, args: dict[str, Any]) -> Any:
-    """The call as it is after the cut; `args` are its arguments as the writer has them, without those that are gone."""
+    """The call after the cut; `args` are its arguments as the writer has them, without removed ones."""
     special = REWRITES.get(call.packet)
     if special is not None:
         return special(writer, call, args)
@@ -32,10 +32,12 @@ def rewritten(writer: Writer, call: Call, args: dict[str, Any]) -> Any:
 
 
 def rewrite(*packets: Any) -> Callable[[Rewrite], Rewrite]:
+    """Register how operators are rewritten. Raises ValueError for an operator that is registered already."""
+
     def register(function: Rewrite) -> Rewrite:
         for packet in packets:
             if packet in REWRITES:
-                raise ValueError(f"{packet} is rewritten already")
+                raise ValueError(f"{packet} is registered already")
             REWRITES[packet] = function
         return function
 
@@ -54,14 +56,14 @@ def _rank(writer: Writer, call: Call) -> int:
 
 @rewrite(aten.view, aten.reshape, aten._unsafe_view, aten.unflatten, aten.view_copy)
 def _view(writer: Writer, call: Call, args: dict[str, Any]) -> Any:
-    """The new shape is what is left of the old one."""
+    """A view to the shape that the result has after the cut."""
     op = aten.view.default if writer.memory_is_written(call) else aten.reshape.default
     return writer.call(op, (args["self"], writer.sizes(_out(call))))
 
 
 @rewrite(aten.slice, aten.narrow)
 def _slice(writer: Writer, call: Call, args: dict[str, Any]) -> Any:
-    positions = taken(writer.cutting, call)
+    positions = selected_positions(writer.cutting, call)
     if positions is None:
         return writer.call_op(call.op, args)
     dim = dim_of(call, _rank(writer, call))
@@ -91,14 +93,14 @@ def _split(writer: Writer, call: Call, args: dict[str, Any]) -> Any:
 
 @rewrite(aten.index_select, aten.index, aten.roll, aten.flip, aten.channel_shuffle)
 def _moved(writer: Writer, call: Call, args: dict[str, Any]) -> Any:
-    """Along an axis that lost channels the rearrangement is written as a selection of what is left."""
+    """Along an axis that lost channels, the operator becomes a selection of the remaining positions."""
     cutting = writer.cutting
     moves = cutting.labelled.moves.get(call.index, {})
-    lossy = {a: move for a, move in moves.items() if cutting.alive(call.value_at("self"), move[0]) is not None}
-    if not lossy:
+    shrunk = {a: move for a, move in moves.items() if cutting.alive(call.value_at("self"), move[0]) is not None}
+    if not shrunk:
         return writer.call_op(call.op, args)
-    result = _along_others(writer, call, args, lossy) if call.packet in (aten.roll, aten.flip) else args["self"]
-    for axis, (source, coordinates) in lossy.items():
+    result = _along_other_axes(writer, call, args, shrunk) if call.packet in (aten.roll, aten.flip) else args["self"]
+    for axis, (source, coordinates) in shrunk.items():
         alive = cutting.alive(call.value_at("self"), source)
         assert alive is not None
         rank = np.cumsum(alive) - 1
@@ -106,10 +108,10 @@ def _moved(writer: Writer, call: Call, args: dict[str, Any]) -> Any:
     return result
 
 
-def _along_others(writer: Writer, call: Call, args: dict[str, Any], lossy: Collection[int]) -> Any:
+def _along_other_axes(writer: Writer, call: Call, args: dict[str, Any], shrunk: Collection[int]) -> Any:
     """The same roll or flip along the axes that keep all their positions."""
     given = [d % _rank(writer, call) for d in call.args["dims"]]
-    chosen = [i for i, d in enumerate(given) if d not in lossy]
+    chosen = [i for i, d in enumerate(given) if d not in shrunk]
     if not chosen:
         return args["self"]
     changed = {**args, "dims": [given[i] for i in chosen]}
@@ -120,7 +122,7 @@ def _along_others(writer: Writer, call: Call, args: dict[str, Any], lossy: Colle
 
 @rewrite(aten.constant_pad_nd)
 def _pad(writer: Writer, call: Call, args: dict[str, Any]) -> Any:
-    """Where nothing is left of what was padded, only the padding is."""
+    """If the padded tensor is removed, only the padding remains."""
     if "self" in args:
         return writer.call_op(call.op, {**args, **new_arguments(writer.cutting, call)})
     shape = [writer.size(s) for s in writer.cutting.after(_out(call))]
@@ -130,7 +132,7 @@ def _pad(writer: Writer, call: Call, args: dict[str, Any]) -> Any:
 
 @rewrite(aten.scaled_dot_product_attention)
 def _attention(writer: Writer, call: Call, args: dict[str, Any]) -> Any:
-    """The scale stays that of the head dimension the network was trained with."""
+    """The scale stays that of the original head dimension."""
     query = call.value_at("query")
     width = int(writer.cutting.before(query)[-1])
     if call.args.get("scale") is None and writer.cutting.after(query)[-1] != width:
@@ -140,7 +142,7 @@ def _attention(writer: Writer, call: Call, args: dict[str, Any]) -> Any:
 
 @rewrite(aten.squeeze)
 def _squeeze(writer: Writer, call: Call, args: dict[str, Any]) -> Any:
-    """Squeeze what had size 1 before, not what has now."""
+    """Squeeze the axes that had size 1 before the cut, not those that have size 1 now."""
     shape = writer.cutting.before(call.value_at("self"))
     dims = call.args.get("dim", range(len(shape)))
     dims = [dims] if isinstance(dims, int) else dims
@@ -159,5 +161,5 @@ def _patterned(writer: Writer, call: Call, args: dict[str, Any]) -> Any:
 
 @rewrite(aten.cat, aten.concat, aten.concatenate)
 def _cat(writer: Writer, call: Call, args: dict[str, Any]) -> Any:
-    """Empty parts are gone already; a single part needs no joining."""
+    """Empty parts are already removed; a single part needs no concatenation."""
     return args["tensors"][0] if len(args["tensors"]) == 1 else writer.call_op(call.op, args)

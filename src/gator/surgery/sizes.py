@@ -1,7 +1,7 @@
-"""What operators do with arguments that are sizes of an axis or positions on it: one table keyed by the operator.
+"""Which arguments of operators are sizes of an axis or positions on it, and their new values: one table keyed by the operator.
 
-Whoever rewrites a call, compares two calls or tells two kinds of calls apart asks here. An operator that is not in the table
-takes no such arguments.
+It is used to rewrite calls, to compare calls and to tell kinds of calls apart. An operator that is not in the table has no such
+arguments.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from gator.graph.analysis import ProgramLabels
 from gator.graph.labels import Axis
 from gator.graph.program import Call, Mode, Program
 from gator.graph.rules.factory import UNIFORM
-from gator.graph.rules.pick import slice_range
+from gator.graph.rules.indexing import slice_range
 from gator.surgery.plan import Mask, Plan
 
 aten = torch.ops.aten
@@ -26,7 +26,7 @@ aten = torch.ops.aten
 
 @dataclass(frozen=True)
 class Cutting:
-    """One program of a graph, with the sizes it has when only the living channels are left."""
+    """One program of a graph, with its sizes before and after a cut."""
 
     plan: Plan
     mode: Mode
@@ -43,20 +43,20 @@ class Cutting:
         return self.labelled.axes[value]
 
     def alive(self, value: int, axis: int) -> Mask | None:
-        """The living positions of an axis; None if all live."""
+        """The mask of kept positions of an axis; None if all are kept."""
         return self.plan.alive(self.labelled.axes[value][axis])
 
     def touches(self, call: Call) -> bool:
-        """Whether a tensor that the call reads or makes has lost channels."""
+        """Whether an argument or a result of the call loses channels."""
         values = [v for _, v in call.tensors()] + [v for v in call.outputs if v is not None]
         return any(self.plan.alive(labels) is not None for v in values for labels in self.labelled.axes[v])
 
     def before(self, value: int) -> tuple[int, ...]:
-        """The shape of a value as it was recorded."""
+        """The recorded shape of a value."""
         return self.program.values[value].shape
 
     def after(self, value: int) -> tuple[int, ...]:
-        """The shape that is left."""
+        """The shape of a value after the cut."""
         return self.plan.shape(self.mode, value)
 
 
@@ -65,20 +65,20 @@ NewArguments = Callable[[Cutting, Call], dict[str, Any]]
 
 @dataclass(frozen=True)
 class SizeArguments:
-    """The arguments of one operator that follow the sizes of its tensors."""
+    """The arguments of one operator that depend on the sizes of its tensors."""
 
-    told_by_shapes: tuple[str, ...] = ()  # the shapes of the arguments and results say the same
-    positions: tuple[str, ...] = ()  # which positions of an axis are taken; shapes do not say
-    new: NewArguments | None = None  # their values after a cut, if the operator stays the same
+    told_by_shapes: tuple[str, ...] = ()  # the shapes of the arguments and results determine them
+    positions: tuple[str, ...] = ()  # which positions of an axis are selected; shapes do not determine them
+    new: NewArguments | None = None  # computes their values after a cut, if the operator stays the same
 
 
 def size_arguments(packet: Any) -> SizeArguments:
-    """What an operator does with sizes; an empty entry for one that takes none."""
+    """The entry of an operator; an empty one for an operator without such arguments."""
     return _TABLE.get(packet, _NONE)
 
 
 def new_arguments(cutting: Cutting, call: Call) -> dict[str, Any]:
-    """The arguments of a call that have other values after a cut; empty if another operator has to be used, or none changes."""
+    """The arguments of a call that change after a cut; empty if none does, or if rewrite.py uses another operator."""
     found = size_arguments(call.packet).new
     return {} if found is None else found(cutting, call)
 
@@ -89,8 +89,8 @@ def dim_of(call: Call, rank: int) -> int:
     return dim % rank
 
 
-def taken(cutting: Cutting, call: Call) -> NDArray[np.int64] | None:
-    """The positions that a slice, narrow or select takes of what is left of its axis; None if all of it is left."""
+def selected_positions(cutting: Cutting, call: Call) -> NDArray[np.int64] | None:
+    """The positions that a slice, narrow or select selects from its axis after the cut; None if the axis does not change."""
     source = call.value_at("self")
     shape = cutting.before(source)
     dim = dim_of(call, len(shape))
@@ -103,7 +103,7 @@ def taken(cutting: Cutting, call: Call) -> NDArray[np.int64] | None:
 
 
 def positions(call: Call, size: int) -> slice:
-    """The positions that a slice, narrow or select takes of an axis of this size."""
+    """The positions that a slice, narrow or select selects from an axis of this size."""
     if call.packet is aten.select:
         index = int(call.args["index"]) % size
         return slice(index, index + 1)
@@ -121,7 +121,7 @@ def _shape(cutting: Cutting, call: Call) -> dict[str, Any]:
 
 
 def _repeats_as(name: str) -> SizeArguments:
-    """Copies of a single position follow the living; copies of many stay as many."""
+    """The number of copies of a single position follows the new size; the number of copies of many positions stays."""
 
     def new(cutting: Cutting, call: Call) -> dict[str, Any]:
         before, after = cutting.before(call.value_at("self")), cutting.after(_result(call))
@@ -136,12 +136,12 @@ def _repeats_as(name: str) -> SizeArguments:
 
 
 def _select(cutting: Cutting, call: Call) -> dict[str, Any]:
-    found = taken(cutting, call)
+    found = selected_positions(cutting, call)
     return {} if found is None else {"index": int(found[0])}
 
 
 def _pad(cutting: Cutting, call: Call) -> dict[str, Any]:
-    """Of the positions that are put in, those that live."""
+    """Padding with as many positions as are kept."""
     pad = [int(p) for p in call.args["pad"]]
     rank = len(cutting.before(call.value_at("self")))
     for pair in range(len(pad) // 2):
@@ -164,7 +164,7 @@ def _groups_of_norm(cutting: Cutting, call: Call) -> dict[str, Any]:
 
 
 def _groups(cutting: Cutting, call: Call, groups: int, axis: int) -> int:
-    """As many groups as before, or the living ones where whole groups go."""
+    """The number of groups: as before, or fewer if whole groups are removed."""
     if cutting.labelled.choices.get(call.index) != "groups":
         return groups
     value = call.value_at("input")

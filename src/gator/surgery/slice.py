@@ -1,4 +1,4 @@
-"""Slice a model's parameters and buffers to what a plan keeps, the fields and ties of its layers included."""
+"""Slice the parameters and buffers of a model to the kept channels, and update the size fields of its layers."""
 
 from __future__ import annotations
 
@@ -8,20 +8,20 @@ from typing import Any
 import torch
 from torch import nn
 
-from gator.graph.bake import baked_copy, needs_baking, results_kept
-from gator.graph.memory import memory_of
+from gator.graph.bake import baked_copy, copied_results, needs_baking
 from gator.graph.program import MODES, BatchInt, Call
+from gator.graph.tensor_identity import memory_of
 from gator.graph.trace import named_tensors
 from gator.surgery.layers import touched_layers, update_fields_
 from gator.surgery.plan import Mask, Plan
 from gator.surgery.sizes import Cutting, new_arguments
 
 aten = torch.ops.aten
-_WIDE = (torch.float32, torch.float64, torch.bfloat16)  # with numbers down to 1e-38 and below
+_SLOW_DENORMALS = (torch.float32, torch.float64, torch.bfloat16)  # their denormals are below 1e-38
 
 
 def narrowed(tensor: torch.Tensor, axes: list[Mask | None]) -> torch.Tensor:
-    """The living positions of a tensor along every axis, as a new contiguous tensor."""
+    """The kept positions of a tensor along every axis, as a new contiguous tensor."""
     result = tensor.detach()
     for axis, mask in enumerate(axes):
         if mask is not None:
@@ -33,28 +33,28 @@ def narrowed(tensor: torch.Tensor, axes: list[Mask | None]) -> torch.Tensor:
 
 
 def without_denormals_(tensor: torch.Tensor) -> torch.Tensor:
-    """The tensor with zeros for numbers that are too small for a processor's fast path, and for anyone to notice.
+    """Replace denormal numbers by zeros, in place: they are negligible, and slow on many processors.
 
-    Those of half precision are neither: processors compute with them in single precision, where they are nothing special.
+    float16 is not changed: processors compute with it in single precision, where its denormals are normal numbers.
     """
-    if tensor.dtype in _WIDE:
+    if tensor.dtype in _SLOW_DENORMALS:
         tensor.masked_fill_(tensor.abs() < torch.finfo(tensor.dtype).tiny, 0)
     return tensor
 
 
 @torch.no_grad()
 def flush_denormals_(model: nn.Module) -> None:
-    """The same for all parameters and buffers: training makes new ones where nothing but weight decay pulls."""
+    """Replace denormals in all parameters and buffers by zeros: weight decay shrinks unused weights until they are denormal."""
     for tensor in (*model.parameters(), *model.buffers()):
         without_denormals_(tensor)
 
 
 def sliced_copy(model: nn.Module, plan: Plan) -> nn.Module:
-    """A copy of the model with only the living channels; what is cut away is never copied. Gradients stay behind."""
+    """A copy of the model with only the kept channels. Removed channels and gradients are not copied."""
     if needs_baking(model):
         model = baked_copy(model)
     fresh: dict[str, torch.Tensor] = {}
-    memo = results_kept(model)
+    memo = copied_results(model)
     names = canonical_names(model)
     for name, tensor in named_tensors(model).items():
         if id(tensor) in memo:
@@ -71,16 +71,16 @@ def sliced_copy(model: nn.Module, plan: Plan) -> nn.Module:
 
 
 def update_layers_(model: nn.Module, plan: Plan) -> None:
-    """Make the layers' own account of their sizes agree with their sliced weights."""
+    """Update the size fields of layers whose weights were sliced."""
     names = canonical_names(model)
     touched = [name for name in named_tensors(model) if names[name] in plan.attributes]
-    facts = layer_facts(plan)
-    for layer in dict.fromkeys([*touched_layers(touched), *facts]):
-        update_fields_(model.get_submodule(layer), facts.get(layer, {}))
+    settings = layer_settings(plan)
+    for layer in dict.fromkeys([*touched_layers(touched), *settings]):
+        update_fields_(model.get_submodule(layer), settings.get(layer, {}))
 
 
 def canonical_names(model: nn.Module) -> dict[str, str]:
-    """For every name of a parameter or buffer the first name its storage has: the one the graph uses."""
+    """For every name of a parameter or buffer, the first name of the same tensor, which is the one that the graph uses."""
     first: dict[Any, str] = {}
     result = {}
     for name, tensor in named_tensors(model).items():
@@ -88,19 +88,19 @@ def canonical_names(model: nn.Module) -> dict[str, str]:
     return result
 
 
-def layer_facts(plan: Plan) -> dict[str, dict[str, Any]]:
-    """What weights alone do not tell about a layer after the cut: groups, and shapes of layers without weights."""
-    facts: dict[str, dict[str, Any]] = {}
+def layer_settings(plan: Plan) -> dict[str, dict[str, Any]]:
+    """The settings of layers after the cut that weights do not show: groups, and shapes of layers without weights."""
+    settings: dict[str, dict[str, Any]] = {}
     for cutting in (Cutting(plan, mode) for mode in MODES):
         for call in cutting.program.calls:
-            found = _facts(cutting, call)
+            found = _settings_of(cutting, call)
             if found and call.module:
-                facts.setdefault(call.module, {}).update(found)
-    return facts
+                settings.setdefault(call.module, {}).update(found)
+    return settings
 
 
-def _facts(cutting: Cutting, call: Call) -> dict[str, Any]:
-    found = {name: value for name, value in new_arguments(cutting, call).items() if name in _FACTS}
+def _settings_of(cutting: Cutting, call: Call) -> dict[str, Any]:
+    found = {name: value for name, value in new_arguments(cutting, call).items() if name in _SETTINGS}
     if call.packet in (aten.batch_norm, aten.instance_norm, aten.group_norm):
         shape = cutting.after(call.value_at("input"))
         channels = shape[1] if len(shape) > 1 else shape[0]
@@ -108,4 +108,4 @@ def _facts(cutting: Cutting, call: Call) -> dict[str, Any]:
     return found
 
 
-_FACTS = ("groups", "num_groups", "normalized_shape")
+_SETTINGS = ("groups", "num_groups", "normalized_shape")

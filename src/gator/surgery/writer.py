@@ -1,6 +1,7 @@
-"""Where rewritten calls go: into a graph that is being built (emit.py), or straight to torch, to compute constants (fold.py).
+"""The interface that rewritten calls are written to.
 
-The rewrites of rewrite.py are written against this, so that both do the same with every operator.
+emit.py implements it by adding nodes to a graph, branch_constants.py by running the operators at once to compute constants. The
+rewrites of rewrite.py use this interface alone, so both treat every operator in the same way.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ aten = torch.ops.aten
 
 
 class Writer(ABC):
-    """Takes calls of one program as they are after a cut. Tensors are nodes of a graph, or real ones."""
+    """Receives the calls of one program after a cut. Its tensors are nodes of a graph, or real tensors."""
 
     cutting: Cutting
 
@@ -43,13 +44,13 @@ class Writer(ABC):
         """The device the network runs on."""
 
     def argument(self, value: Any) -> Any:
-        """A new argument: sizes, or lists of them, and whatever else stays as it is."""
+        """A new argument: sizes and lists of sizes are converted, other values stay the same."""
         if isinstance(value, (list, tuple)):
             return [self.argument(item) for item in value]
         return self.size(value) if isinstance(value, BatchInt) else value
 
     def call_op(self, op: Any, args: dict[str, Any]) -> Any:
-        """The operator with arguments by name, positional as far as they go."""
+        """Call an operator with arguments by name; they are passed by position where that is possible."""
         positional, keywords, gap = [], {}, False
         for argument in schema_of(op).arguments:
             if argument.name not in args:
@@ -62,7 +63,7 @@ class Writer(ABC):
         return self.call(op, tuple(positional), keywords)
 
     def memory_is_written(self, call: Call) -> bool:
-        """Whether an in-place call writes into what this view shows: then it must stay a view."""
+        """Whether an in-place call writes into the memory of this view: then it must stay a view."""
         program = self.cutting.program
         values = program.values
         shown, made = values[call.value_at("self")].storage, values[call.outputs[0] or 0].storage

@@ -24,8 +24,8 @@ from gator.graph.call_names import call_names
 from gator.graph.hypergraph import Hypergraph
 from gator.graph.program import BatchInt, Program, Ref
 from gator.private_torch import buffers_of, parameters_of, pytree, submodules_of
+from gator.surgery.branch_constants import Folder
 from gator.surgery.emit_cut import CutEmitter
-from gator.surgery.fold import Folder
 from gator.surgery.layers import Leaf, leaves_of
 from gator.surgery.plan import Plan
 from gator.surgery.slice import canonical_names, sliced_copy

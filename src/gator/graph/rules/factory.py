@@ -1,4 +1,4 @@
-"""Tensors made on the spot: any part of them can be left out, so their axes start with fresh labels."""
+"""Rules for operators that create tensors (zeros, arange, ...): any position can be removed, so all axes get new labels."""
 
 from __future__ import annotations
 
@@ -12,7 +12,8 @@ from gator.graph.rules.table import Scope, rule
 
 aten = torch.ops.aten
 
-# All positions alike (or drawn alike): surgery asks for a smaller one. The others are made whole and then selected from.
+# All positions hold the same (or random) values: after a cut a smaller tensor is created. The others are created at full size,
+# and the kept positions are selected.
 UNIFORM = (
     aten.zeros, aten.ones, aten.full, aten.empty, aten.rand, aten.randn, aten.new_zeros, aten.new_ones, aten.new_full,
     aten.new_empty,

@@ -1,4 +1,4 @@
-"""Element-wise operators: axes are aligned from the right, equal sizes are tied, a size 1 that is spread is fixed."""
+"""Rules for element-wise operators: axes are aligned from the right, equal sizes are tied, broadcast axes are fixed."""
 
 from __future__ import annotations
 
@@ -25,10 +25,10 @@ def broadcast(scope: Scope, parts: Sequence[tuple[Sequence[Axis], Sequence[int]]
             if sizes[own] == shape[axis]:
                 labels.append(axes[own])
             else:
-                scope.fix(axes[own], "one position is spread over many")
+                scope.fix(axes[own], "broadcast from size 1")
         merged = labels[0] if labels else None
         for other in labels[1:]:
-            merged = scope.tie(merged, other, "element by element")
+            merged = scope.tie(merged, other, "element-wise")
         result.append(merged)
     return tuple(result)
 
@@ -40,7 +40,7 @@ def broadcast(scope: Scope, parts: Sequence[tuple[Sequence[Axis], Sequence[int]]
     aten.gelu_, aten.rsub, aten.true_divide, aten.multiply, aten.divide, aten.subtract, aten.float_power, aten.square,
 )  # fmt: skip
 def _pointwise(scope: Scope) -> Sequence[Axes]:
-    """Every tensor argument takes part in the broadcast."""
+    """All tensor arguments are broadcast together."""
     program = scope.analysis.program
     parts = [(scope.analysis.axes[v], program.values[v].shape) for _, v in scope.call.tensors()]
     axes = broadcast(scope, parts, scope.out_shape())
@@ -56,22 +56,22 @@ def _pointwise(scope: Scope) -> Sequence[Axes]:
     aten.randn_like, aten._conj, aten.resolve_conj, aten.resolve_neg,
 )  # fmt: skip
 def _same(scope: Scope) -> Sequence[Axes]:
-    """The result looks like the first argument; other tensors give a type or a number."""
+    """The result has the axes of the first argument; other tensors only give a dtype or a single number."""
     (_, value), *rest = scope.call.tensors()
     for _, other in rest:
         for axis in scope.analysis.axes[other]:
             if scope.call.packet not in (aten.type_as, aten.to):
-                scope.fix(axis, "gives one number")
+                scope.fix(axis, "a single number")
     return [scope.analysis.axes[value] for _ in scope.call.outputs]
 
 
 @rule(aten.prelu)
 def _prelu(scope: Scope) -> Sequence[Axes]:
-    """One slope for all channels, or one for each position of axis 1."""
+    """One slope for all channels, or one per channel (axis 1)."""
     axes, sizes, weight = scope.axes("self"), scope.shape("self"), scope.axes("weight")[0]
     channel = 1 if len(sizes) > 1 else 0
     if scope.shape("weight")[0] == sizes[channel]:
-        scope.tie(axes[channel], weight, "one slope a channel")
+        scope.tie(axes[channel], weight, "one slope per channel")
     else:
         scope.fix(weight, "one slope for all channels")
     return [tuple(axes)]
@@ -79,7 +79,7 @@ def _prelu(scope: Scope) -> Sequence[Axes]:
 
 @rule(aten.glu)
 def _glu(scope: Scope) -> Sequence[Axes]:
-    """Halves of an axis are multiplied with each other."""
+    """The two halves of an axis are multiplied with each other, so they are tied."""
     axes = scope.axes("self")
     dim = scope.dim(scope.get("dim", -1), len(axes))
     labels = axes[dim]

@@ -1,6 +1,6 @@
-"""LSTM, GRU and RNN: hidden unit j is row j of every gate, column j of the recurrent weight and of the state.
+"""Rules for LSTM, GRU and RNN: hidden unit j is row j of every gate, column j of the recurrent weight and of the state.
 
-All layers and directions share the width of the state tensor, so unit j is one unit in all of them.
+All layers and directions share the state tensor, so unit j is kept or removed in all of them.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ GATES = {aten.lstm: 4, aten.gru: 3, aten.rnn_tanh: 1, aten.rnn_relu: 1}
 def _recurrent(scope: Scope) -> Sequence[Axes]:
     gates = GATES[scope.call.packet]
     if "data" in scope.call.args or "batch_sizes" in scope.call.args:
-        return _opaque(scope)
+        return _packed_sequence(scope)
     x = scope.axes("input")
     params = scope.get("params")
     directions = 2 if scope.get("bidirectional") else 1
@@ -43,8 +43,8 @@ def _recurrent(scope: Scope) -> Sequence[Axes]:
         first = cell < directions
         into = x[-1] if first else np.tile(out, directions)
         weight_ih, weight_hh = scope.axes("params", start), scope.axes("params", start + 1)
-        scope.tie(into, weight_ih[1], "summed over by the weight")
-        scope.tie(out, weight_hh[1], "summed over by the recurrent weight")
+        scope.tie(into, weight_ih[1], "input channels of the weight")
+        scope.tie(out, weight_hh[1], "input channels of the recurrent weight")
         for offset in range(per_cell - (1 if projected else 0)):
             scope.tie(rows, scope.axes("params", start + offset)[0], "the gates of one unit")
         for offset in (0, 1):
@@ -54,8 +54,8 @@ def _recurrent(scope: Scope) -> Sequence[Axes]:
                 scope.read("params", 1, "sum", start + offset)
         if projected:
             last = start + per_cell - 1
-            scope.tie(scope.axes("params", last)[0], out, "written by the projection")
-            scope.tie(scope.axes("params", last)[1], unit, "summed over by the projection")
+            scope.tie(scope.axes("params", last)[0], out, "output channels of the projection")
+            scope.tie(scope.axes("params", last)[1], unit, "input channels of the projection")
             scope.read("params", 1, "sum", last)
             scope.consumes("params", 1, last)
             scope.produces("params", 0, last)
@@ -67,8 +67,8 @@ def _recurrent(scope: Scope) -> Sequence[Axes]:
     return result
 
 
-def _opaque(scope: Scope) -> Sequence[Axes]:
-    """Packed sequences: their steps are not followed."""
+def _packed_sequence(scope: Scope) -> Sequence[Axes]:
+    """Packed sequences are not followed: all axes are fixed."""
     for _, value in scope.call.tensors():
         for axis in scope.analysis.axes[value]:
             scope.fix(axis, "a packed sequence")

@@ -1,14 +1,14 @@
-"""The table of rules and what a rule sees of the call it is asked about.
+"""The table of rules, one per operator, and `Scope`: a call and the labels of its arguments, as a rule sees them.
 
-A rule takes a Scope and returns the axes of every output. It ties what must live or die together, fixes what cannot
-be pruned, and says which axes the call reads *along* (sums, averages, normalises over), because there a dead channel
-would leak into the living ones.
+A rule takes a Scope and returns the axes of every output. It ties labels that must be kept or removed together, fixes what
+cannot be pruned, and declares which axes the call reads *along* (sums, averages or normalises over), because a removed channel
+must not contribute there.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 import torch
@@ -20,12 +20,14 @@ from gator.private_torch import OpOverload
 if TYPE_CHECKING:
     from gator.graph.analysis import Analysis
 
+# How removed channels are kept out of a result: filled with 0, -inf or inf, or left out of a statistic.
+ReadKind = Literal["sum", "max", "min", "prod", "mean", "var", "batch_norm", "layer_norm", "rms_norm", "group_norm"]
 Rule = Callable[["Scope"], Sequence[Axes]]
 _RULES: dict[Any, Rule] = {}
 
 
 def rule(*packets: Any) -> Callable[[Rule], Rule]:
-    """Register a rule for operators (all overloads). Registering one twice is a mistake."""
+    """Register a rule for operators (all overloads). Raises ValueError for an operator that has a rule already."""
 
     def register(function: Rule) -> Rule:
         for packet in packets:
@@ -38,7 +40,7 @@ def rule(*packets: Any) -> Callable[[Rule], Rule]:
 
 
 def find(op: OpOverload) -> Rule | None:
-    """The rule of an operator: its own, or the pointwise one if torch marks it so."""
+    """The rule of an operator: its own, or the pointwise rule if torch tags the operator as pointwise."""
     found = _RULES.get(op.overloadpacket)
     if found is None and torch.Tag.pointwise in op.tags:
         return _RULES[torch.Tag.pointwise]
@@ -87,7 +89,7 @@ class Scope:
             self.analysis.space.fix(axis, self.analysis.position(self.call), why)
 
     def tie(self, left: Axis, right: Axis, why: str) -> Axis:
-        """Tie two axes of one size position by position; all-fixed against labelled fixes the labelled."""
+        """Tie two axes of the same size position by position. If one of them is fixed, the other becomes fixed too."""
         if left is None or right is None:
             self.fix(left, why)
             self.fix(right, why)
@@ -96,7 +98,7 @@ class Scope:
         return left
 
     def tie_rows(self, labels: Labels, rows: Labels, count: int, why: str) -> Labels:
-        """Tie all labels with the same row number; returns one label a row."""
+        """Tie all labels with the same row number; returns one label per row."""
         first = np.zeros(count, dtype=np.int64)
         first[rows[::-1]] = np.arange(len(rows) - 1, -1, -1)
         chosen = labels[first]
@@ -109,32 +111,32 @@ class Scope:
         roots = np.unique(self.analysis.space.roots(axis))
         return int((roots != 0).sum())
 
-    def read(self, name: str, axis: int, kind: str, position: int | None = None) -> None:
-        """The call mixes positions along this axis of this argument."""
+    def read(self, name: str, axis: int, kind: ReadKind, position: int | None = None) -> None:
+        """Declare that the call mixes positions along this axis of this argument."""
         labels = self.axes(name, position)[axis]
         if labels is not None:
             self.analysis.add_read(self.call, (name, position), axis, kind)
 
     def consumes(self, name: str, axis: int, position: int | None = None) -> None:
-        """This layer reads the edge through this axis of its weight (the paper's C_in)."""
+        """Declare that this layer reads an edge through this axis of its weight (the paper's C_in)."""
         self.analysis.add_port("consumer", self.call, self.id(name, position), axis)
 
     def produces(self, name: str, axis: int, position: int | None = None) -> None:
-        """This layer writes the edge through this axis of its weight (the paper's C_out)."""
+        """Declare that this layer writes an edge through this axis of its weight (the paper's C_out)."""
         self.analysis.add_port("producer", self.call, self.id(name, position), axis)
 
     def choose(self, options: dict[Any, int]) -> Any:
-        """The option that leaves most units free, unless an earlier pass showed that it comes to nothing."""
+        """Choose the option that leaves the most prunable units, unless an earlier pass rejected it."""
         return self.analysis.choose(self.call, options)
 
-    def watch(self, labels: Axis) -> None:
-        """These labels are what the choice was about: if they end up fixed, the next pass chooses otherwise."""
-        self.analysis.watch(self.call, labels)
+    def set_choice_labels(self, labels: Axis) -> None:
+        """Declare which labels the choice is about: if they end up fixed, the next pass rejects it."""
+        self.analysis.set_choice_labels(self.call, labels)
 
-    def known(self, name: str, position: int | None = None) -> torch.Tensor | None:
-        """The data of an integer constant or buffer, if that is what the argument is."""
-        return self.analysis.known(self.id(name, position))
+    def data_of(self, name: str, position: int | None = None) -> torch.Tensor | None:
+        """The data of an argument that is an integer constant or buffer; None for any other."""
+        return self.analysis.data_of(self.id(name, position))
 
     def moved(self, source: int, axis: int, coordinates: Labels) -> None:
-        """Along output axis `axis` position i holds position coordinates[i] of axis `source` of the input."""
+        """Declare that position i along output axis `axis` holds position coordinates[i] of input axis `source`."""
         self.analysis.add_move(self.call, source, axis, coordinates)

@@ -1,8 +1,9 @@
-"""Two cuts, one after the other, as one cut of the network before the first.
+"""Compose two successive cuts into one cut of the network before the first.
 
-Channels of the smaller network are followed back to the larger one through the axes of the parameters they share. If the
-second cut removes whole units of the first graph, one cut does the same as both. If it does not (channels that a closed
-branch had tied are free now; whole heads went first and dimensions inside heads later), there is no such cut.
+Channels of the smaller network are traced back to the larger one through the axes of the parameters they share. If the second
+cut removes complete units of the first graph, one cut does the same as both. Otherwise no such cut exists: for example if a
+removed branch had tied channels that are independent now, or if the first cut removed whole heads and the second dimensions
+inside heads.
 """
 
 from __future__ import annotations
@@ -15,11 +16,11 @@ from numpy.typing import NDArray
 
 from gator.graph.hypergraph import SavedGraph
 from gator.graph.inputs import Inputs, TensorSpec
-from gator.surgery.cut_plan import Form, Remains
+from gator.surgery.cut_plan import Form, RemovedBranches
 
-Place = tuple[str, int]  # parameter, axis
+ParameterAxis = tuple[str, int]  # parameter, axis
 Mask = NDArray[np.bool_]
-Units = NDArray[np.int64]  # a unit for every position of an axis, counted through all edges; -1 for none
+Units = NDArray[np.int64]  # the unit of every position of an axis, numbered over all edges; -1 for none
 
 
 @dataclass(frozen=True)
@@ -29,15 +30,15 @@ class Step:
     graph: SavedGraph
     kept: dict[str, tuple[int, ...]]
     form: Form
-    left: Remains  # of branches that were closed
-    tied: dict[str, str]  # further names of a tensor -> the name that the graph uses
+    removed_branches: RemovedBranches
+    tied: dict[str, str]  # other names of a tied tensor -> the name that the graph uses
 
     def __deepcopy__(self, memo: dict[int, object]) -> Step:
-        return self  # nothing in it ever changes
+        return self  # it is immutable
 
 
 def composed(one: Step, two: Step, *, before: Sequence[str], after: frozenset[str]) -> Step | None:
-    """The cut that does what `one` and then `two` do; None if there is none.
+    """One cut with the effect of `one` followed by `two`; None if there is none.
 
     `before` and `after` are the names of the parameters and buffers before and after the second cut.
     """
@@ -50,41 +51,42 @@ def composed(one: Step, two: Step, *, before: Sequence[str], after: frozenset[st
     places = _units(one.graph)
     smaller = _units(two.graph)
     alive_later = _alive(two.graph, two.kept)
-    added = {constant.name for constant in one.left.constants}
-    now_called = {one.tied.get(name, name): two.tied.get(name, name) for name in before}
-    survive: dict[Place, Mask] = {}  # of the positions that the first cut leaves: which the second leaves too
+    added = {constant.name for constant in one.removed_branches.constants}
+    current_names = {one.tied.get(name, name): two.tied.get(name, name) for name in before}
+    survives: dict[ParameterAxis, Mask] = {}  # which positions that the first cut keeps the second keeps too
     removed = np.zeros(len(alive), bool)
-    for (now, axis), units in smaller.items():
-        kept = _on(alive_later, units)
-        at = (one.tied.get(now, now), axis)
-        survive[at] = kept
-        if kept.all() or now in added:
+    for (name, axis), units in smaller.items():
+        kept = _at_positions(alive_later, units)
+        at = (one.tied.get(name, name), axis)
+        survives[at] = kept
+        if kept.all() or name in added:
             continue
         if at not in places:
             return None
-        first = places[at][_on(alive, places[at])]
+        first = places[at][_at_positions(alive, places[at])]
         if len(first) != len(units) or (first[~kept] < 0).any():
             return None
         removed[first[~kept]] = True
     for (name, axis), units in places.items():
-        if name in now_called:
-            surviving = units[_on(alive, units)]
-            expected = ~_on(removed, surviving, otherwise=False)
-            if not np.array_equal(expected, survive.get((name, axis), np.ones(len(surviving), bool))):
+        if name in current_names:
+            surviving = units[_at_positions(alive, units)]
+            expected = ~_at_positions(removed, surviving, otherwise=False)
+            if not np.array_equal(expected, survives.get((name, axis), np.ones(len(surviving), bool))):
                 return None
-    constants = tuple(c for c in one.left.constants if c.absorbed or c.name in after) + two.left.constants
-    remains = Remains(constants, one.left.omitted + two.left.omitted)
+    earlier, later = one.removed_branches, two.removed_branches
+    constants = tuple(c for c in earlier.constants if c.absorbed or c.name in after) + later.constants
+    removed_branches = RemovedBranches(constants, earlier.omitted + later.omitted)
     form: Form = "class" if one.form == two.form == "class" else "graph"
-    return replace(one, graph=graph, kept=_kept(one.graph, alive & ~removed), form=form, left=remains)
+    return replace(one, graph=graph, kept=_kept(one.graph, alive & ~removed), form=form, removed_branches=removed_branches)
 
 
-def _on(marked: Mask, units: Units, otherwise: bool = True) -> Mask:
-    """What is marked, position by position; `otherwise` where a position belongs to no unit."""
-    return np.where(units >= 0, np.append(marked, otherwise)[units], otherwise)
+def _at_positions(mask: Mask, units: Units, otherwise: bool = True) -> Mask:
+    """The mask of units as a mask of positions; `otherwise` where a position belongs to no unit."""
+    return np.where(units >= 0, np.append(mask, otherwise)[units], otherwise)
 
 
 def _alive(graph: SavedGraph, kept: dict[str, tuple[int, ...]]) -> Mask:
-    """The units that are kept, counted through all edges."""
+    """The mask of kept units over all edges."""
     alive = np.ones(int(graph.starts[-1]), bool)
     for edge, start in zip(graph.edges, graph.starts, strict=False):
         if edge.name in kept:
@@ -97,9 +99,9 @@ def _kept(graph: SavedGraph, alive: Mask) -> dict[str, tuple[int, ...]]:
     return {name: tuple(np.flatnonzero(mask).tolist()) for name, mask in graph.masks_of(alive).items()}
 
 
-def _units(graph: SavedGraph) -> dict[Place, Units]:
+def _units(graph: SavedGraph) -> dict[ParameterAxis, Units]:
     """The unit of every position of every axis that lies on an edge."""
-    found: dict[Place, Units] = {}
+    found: dict[ParameterAxis, Units] = {}
     for edge, start in zip(graph.edges, graph.starts, strict=False):
         for member in edge.members:
             units = np.array(member.units, dtype=np.int64)
@@ -109,7 +111,7 @@ def _units(graph: SavedGraph) -> dict[Place, Units]:
 
 
 def _same_sizes(one: Step, two: Step) -> bool:
-    """Whether both graphs describe the same sizes, batches aside, or the result of the first cut takes any size anyway."""
+    """Whether the inputs of both graphs have the same sizes, apart from the batch, or the forms do not depend on them."""
     if one.form == "graph" or two.form == "class":
         return True
     return _sizes(one.graph.inputs) == _sizes(two.graph.inputs)

@@ -1,7 +1,7 @@
-"""Compare what a sliced copy of the user's class runs with what the plan says it must run, call by call, in both modes.
+"""Compare the calls that a sliced copy of the user's class makes with the calls that the plan expects, in train and eval mode.
 
-Numbers can agree by chance (a saturated output, one huge value, a batch of one). The calls cannot: the same operators on
-the same sizes with the same settings are the same function. A scale computed from a width, or a literal slice, shows here.
+Outputs can agree by chance (a saturated output, one huge value, a batch of one). If the operators, the sizes and the settings
+are the same, the functions are the same. This finds a scale that is computed from a width, or a hard-coded slice.
 """
 
 from __future__ import annotations
@@ -14,17 +14,17 @@ from torch import nn
 
 from gator.errors import TraceError
 from gator.graph.program import Call, Mode, Program, Ref
-from gator.graph.record import record_once
+from gator.graph.record_forward import record_once
 from gator.graph.rules import has_rule
 from gator.graph.rules.factory import PATTERNED
 from gator.surgery.plan import Plan
-from gator.surgery.sizes import Cutting, dim_of, new_arguments, positions, size_arguments, taken
+from gator.surgery.sizes import Cutting, dim_of, new_arguments, positions, selected_positions, size_arguments
 
 aten = torch.ops.aten
 
 
 def class_differs(sliced: nn.Module, plan: Plan) -> str:
-    """Where the sliced class does something else than the plan expects, in eval or train mode; empty if nowhere."""
+    """Where the sliced class does not do what the plan expects, in eval or train mode; empty if it does."""
     modes: tuple[Mode, ...] = ("eval",) if _same_in_both_modes(plan) else ("eval", "train")
     for mode in modes:
         expected = plan.graph.of(mode).program
@@ -38,14 +38,14 @@ def class_differs(sliced: nn.Module, plan: Plan) -> str:
         cutting = Cutting(plan, mode)
         for one, other in zip_longest(expected.calls, found.calls):
             if one is None or other is None or one.op is not other.op:
-                return f"in {mode} mode it runs other operators, first at {(one or other).where()}"
+                return f"in {mode} mode it runs different operators, first at {(one or other).where()}"
             if not _same(cutting, one, other, found):
-                return f"in {mode} mode it runs otherwise at {one.where()}"
+                return f"in {mode} mode it runs with different arguments at {one.where()}"
     return ""
 
 
 def _same_in_both_modes(plan: Plan) -> bool:
-    """Whether train mode runs the same calls as eval mode, flags and counters of batches aside."""
+    """Whether train mode runs the same calls as eval mode, apart from flags and batch counters."""
 
     def calls(mode: Mode) -> list[Any]:
         program = plan.graph.of(mode).program
@@ -73,7 +73,7 @@ def _same(cutting: Cutting, one: Call, other: Call, found: Program) -> bool:
 
 
 def _equal(one: Any, other: Any) -> bool:
-    """Whether two arguments are the same, tensors aside."""
+    """Whether two arguments are equal; all tensors count as equal."""
     if isinstance(one, (list, tuple)) and isinstance(other, (list, tuple)):
         return len(one) == len(other) and all(_equal(a, b) for a, b in zip(one, other, strict=True))
     if isinstance(one, Ref) or isinstance(other, Ref):
@@ -83,11 +83,11 @@ def _equal(one: Any, other: Any) -> bool:
 
 
 def _same_positions(cutting: Cutting, one: Call, other: Call) -> bool:
-    """For calls whose shapes do not say which positions they take."""
+    """Compare the positions that a call selects, which the shapes do not show."""
     named = size_arguments(one.packet).positions
     if named:
         source = one.value_at("self")
-        expected = taken(cutting, one)
+        expected = selected_positions(cutting, one)
         if expected is None:
             return all(_equal(one.args.get(name), other.args.get(name)) for name in named)
         size = int(cutting.after(source)[dim_of(one, len(cutting.before(source)))])

@@ -1,4 +1,4 @@
-"""Shapes answered without the operator are those the operator gives, strides included."""
+"""Fast output shapes equal those of the operator, strides included."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from gator.graph.shapes import quick_shape
+from gator.graph.output_shapes import quick_shape
 
 aten = torch.ops.aten
 small = st.integers(1, 9)
@@ -18,7 +18,7 @@ def meta(*shape: int, dtype: torch.dtype = torch.float32) -> torch.Tensor:
 
 
 def check(func, *args) -> None:
-    """The quick answer is the operator's, and where the operator refuses there is none."""
+    """The fast result equals that of the operator; it is None where the operator raises."""
     quick = quick_shape(func, args)
     try:
         real = func(*args)

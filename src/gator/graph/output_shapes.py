@@ -1,7 +1,7 @@
-"""Shapes of results without asking the operator: its own shape function takes up to a millisecond a call, in Python.
+"""Fast output shapes of common operators: running an operator on the meta device takes up to a millisecond per call.
 
-Only the plain case is answered: contiguous arguments that fit together. Anything else, mistakes included, gets None and
-goes to the operator itself.
+Only the common case is handled: contiguous arguments of matching shapes. For anything else, errors included, the answer is None
+and the operator itself is run.
 """
 
 from __future__ import annotations
@@ -12,13 +12,13 @@ from typing import Any
 import torch
 
 aten = torch.ops.aten
-Answer = Callable[..., Any]
+ShapeFunction = Callable[..., Any]
 
 
 def quick_shape(func: Any, args: Any) -> Any:
-    """The result of the call on meta tensors, or None."""
-    answer = _ANSWERS.get(func.overloadpacket)
-    return None if answer is None else answer(*args)
+    """The result of the call as an empty tensor on the meta device, or None if it is not a common case."""
+    function = _SHAPE_FUNCTIONS.get(func.overloadpacket)
+    return None if function is None else function(*args)
 
 
 def _like_first(first: torch.Tensor, *_: Any) -> torch.Tensor:
@@ -26,7 +26,7 @@ def _like_first(first: torch.Tensor, *_: Any) -> torch.Tensor:
 
 
 def _contiguous(first: torch.Tensor, *_: Any) -> torch.Tensor | None:
-    """Norms and softmax choose a layout of their own for anything else."""
+    """Norms and softmax choose the layout of the result themselves if the input is not contiguous."""
     return torch.empty_like(first) if _row_major(first) else None
 
 
@@ -47,7 +47,7 @@ def _arithmetic(one: Any, other: Any, *_: Any) -> torch.Tensor | None:
 
 
 def _row_major(tensor: torch.Tensor) -> bool:
-    """Contiguous to the letter; torch also calls so what has odd strides on axes of size one, and acts on them."""
+    """Strictly contiguous: `is_contiguous()` ignores the strides of axes of size one, but operators do not."""
     expected = 1
     for size, stride in zip(reversed(tensor.shape), reversed(tensor.stride()), strict=True):
         if stride != expected:
@@ -86,7 +86,7 @@ def _adaptive_pool(x: torch.Tensor, size: Any) -> torch.Tensor | None:
 
 
 def _recurrent(*args: Any) -> tuple[torch.Tensor, ...] | None:
-    """Output and last states; their own shape functions unroll every step in Python."""
+    """The output and the last states. The operators themselves would unroll every step in Python."""
     if len(args) != 9:
         return None  # packed sequences
     x, states, bidirectional = args[0], args[1], args[7]
@@ -95,7 +95,7 @@ def _recurrent(*args: Any) -> tuple[torch.Tensor, ...] | None:
     return (x.new_empty(*x.shape[:-1], width), *[state.new_empty(state.shape) for state in states])
 
 
-_ANSWERS: dict[Any, Answer] = {
+_SHAPE_FUNCTIONS: dict[Any, ShapeFunction] = {
     **dict.fromkeys((aten.batch_norm, aten.layer_norm, aten.group_norm, aten.instance_norm, aten.softmax), _contiguous),
     **dict.fromkeys((aten.relu, aten.gelu, aten.silu, aten.hardtanh, aten.hardswish, aten.hardsigmoid), _like_first),
     **dict.fromkeys((aten.sigmoid, aten.tanh, aten.relu6, aten.leaky_relu, aten.dropout), _like_first),

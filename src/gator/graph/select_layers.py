@@ -1,6 +1,6 @@
-"""Select layers of a model by name, by glob pattern or as module objects, in the same way for every argument that takes them.
+"""Select layers of a model by name, by glob pattern or as module objects, in the same way for every argument that takes layers.
 
-What is returned are qualified names of modules, parameters or buffers; a name stands for everything under it (`under`).
+The result is a tuple of qualified names of modules, parameters or buffers; a name includes everything under it (`under`).
 """
 
 from __future__ import annotations
@@ -27,8 +27,8 @@ def layers_named(
     """The qualified names that `given` selects, each once, in the order given.
 
     `given` holds names of modules, parameters or buffers, modules of `model` themselves, and glob patterns, in which `*`
-    also matches dots ("layer1.*" is everything inside layer1). A pattern selects what has parameters or buffers and leaves
-    the rest out; names inside one that is already selected are not repeated.
+    also matches dots ("layer1.*" is everything inside layer1). A pattern selects only
+    what has parameters or buffers; names inside a module that is already selected are not repeated.
 
     Raises `error`, which names `argument`, for a string instead of a list, a name that the model does not have, a module that
     is not part of it, a layer without parameters or buffers, and a pattern that matches nothing.
@@ -41,13 +41,13 @@ def layers_named(
         raise error(f"{argument}={given!r} is a string; expected a list of names, [{given!r}]")
     if isinstance(given, nn.Module):
         raise error(f"{argument}= is a {type(given).__name__}; expected a list of layers, [layer]")
-    asked = list(given)
-    if not asked:
+    items = list(given)
+    if not items:
         return ()
     names = _Names(model)
     selected: list[str] = []
-    for item in asked:
-        for name in _found(names, item, argument, error):
+    for item in items:
+        for name in _names_of(names, item, argument, error):
             if not any(under(name, other) for other in selected):
                 selected.append(name)
     return tuple(selected)
@@ -59,7 +59,7 @@ def under(layer: str, name: str) -> bool:
 
 
 class _Names:
-    """The names that can be selected. Those of a weight that is normalised in forward are as the recording has them."""
+    """The names that can be selected. Weights that forward computes (weight_norm) have the name of the computed weight."""
 
     def __init__(self, model: nn.Module) -> None:
         self.of_module = {id(module): name for name, module in model.named_modules()}  # the first name of each
@@ -71,7 +71,7 @@ class _Names:
         return any(under(tensor, name) for tensor in self.tensors)
 
 
-def _found(names: _Names, item: str | nn.Module, argument: str, error: type[GatorError]) -> list[str]:
+def _names_of(names: _Names, item: str | nn.Module, argument: str, error: type[GatorError]) -> list[str]:
     if isinstance(item, nn.Module):
         if id(item) not in names.of_module:
             raise error(f"{argument}= holds a {type(item).__name__} that is not part of the model")

@@ -1,4 +1,7 @@
-"""A network that runs from fx graphs: the form a cut takes when the user's own class cannot hold it."""
+"""`CutNetwork`: the fx.GraphModule that a cut returns if the user's class does not work with the smaller layers.
+
+`Signature` maps the arguments of the original forward to the flat inputs of a graph.
+"""
 
 from __future__ import annotations
 
@@ -17,10 +20,10 @@ from gator.private_torch import forward_from_source, pytree
 
 
 class Signature:
-    """How calls of the original forward map to the flat tensors a graph takes, and flat results to what it returns.
+    """Maps the arguments of the original forward to the flat tensors that a graph takes, and flat results to its return value.
 
-    `returned` holds the structure of the result in train and in eval mode, None where the graph returns it itself. It
-    never changes, so copies share it.
+    `returned` is the structure of the result in train and in eval mode, None where the graph returns it itself. A signature is
+    immutable, so copies share it. `free` allows inputs of other sizes than the traced one.
     """
 
     def __init__(
@@ -43,7 +46,7 @@ class Signature:
         self.simple = not kwargs and len(args) == len(self._tensors) and all(isinstance(a, int) for a in args)
 
     def of_method(self) -> inspect.Signature:
-        """The original forward's parameters behind `self`: exporters name inputs and dynamic shapes by them."""
+        """The parameters of the original forward after `self`: exporters name inputs and dynamic shapes by them."""
         first = inspect.Parameter("self", inspect.Parameter.POSITIONAL_ONLY)
         rest = [p.replace(annotation=inspect.Parameter.empty) for p in self._parameters.parameters.values()]
         kinds = inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD
@@ -65,26 +68,26 @@ class Signature:
             return self._checked(args)
         leaves, structure = pytree.tree_flatten(self._bound(args, kwargs))
         if structure != self._structure:
-            raise _otherwise(f"traced: {self._structure}\n  called: {structure}")
+            raise _different_arguments(f"traced: {self._structure}\n  called: {structure}")
         for place, value in self._others:
             if isinstance(leaves[place], torch.Tensor) or leaves[place] != value:
-                raise _otherwise(f"an argument was {value!r}, it is {_brief(leaves[place])} now")
+                raise _different_arguments(f"traced with the argument {value!r}, called with {_brief(leaves[place])}")
         return self._checked(tuple(leaves[i] for i in self._places))
 
     def _checked(self, tensors: tuple[Any, ...]) -> tuple[Any, ...]:
         for tensor, shape in zip(tensors, self._shapes, strict=True):
             if not isinstance(tensor, torch.Tensor):
-                raise _otherwise(f"a tensor was given, it is {tensor!r} now")
+                raise _different_arguments(f"traced with a tensor, called with {tensor!r}")
             if len(tensor.shape) != len(shape) or any(
                 e is not None and e != s for e, s in zip(shape, tensor.shape, strict=True)
             ):
                 sizes = ", ".join("any" if size is None else str(size) for size in shape)
-                raise _otherwise(f"an input of shape ({sizes}), it is {_brief(tensor)} now")
+                raise _different_arguments(f"traced with an input of shape ({sizes}), called with {_brief(tensor)}")
         return tensors
 
 
 def _expected(spec: TensorSpec, inputs: Inputs, free: bool) -> list[int | None]:
-    """The sizes a traced input may have: the batch is free, and space where the network turned out not to write it down."""
+    """The sizes that an input may have, None for any: the batch size, and all other sizes if the network allows it."""
     shape: list[int | None] = list(spec.shape)
     if inputs.batched(spec):
         shape[0] = None
@@ -97,15 +100,15 @@ def _brief(value: Any) -> str:
     return f"a tensor of shape {tuple(value.shape)}" if isinstance(value, torch.Tensor) else repr(value)
 
 
-def _otherwise(what: str) -> GatorError:
+def _different_arguments(what: str) -> GatorError:
     return GatorError(
         f"this network was traced with other arguments than it is called with\n  {what}\n"
-        "  Trace it with example_inputs of the form you call it with."
+        "  Trace it with example_inputs like those you call it with."
     )
 
 
 def _ordered(arguments: dict[Any, Any]) -> dict[Any, Any]:
-    """Dictionaries with their keys in one order, so that the order they are written in does not matter."""
+    """Dictionaries with sorted keys, so that the order of keyword arguments does not matter."""
     ordered = {key: arguments[key] for key in sorted(arguments, key=str)}
     return {key: _ordered(value) if type(value) is dict else value for key, value in ordered.items()}
 
@@ -118,7 +121,7 @@ def compiled(graph: fx.Graph) -> tuple[Callable[..., Any], str]:
 
 
 def _origins(source: str, graph: fx.Graph) -> dict[int, str]:
-    """The line of every node in generated code, with the name of the call it was made from."""
+    """By line number of the generated code, the name of the call that the line was made from."""
     named = {node.name: node.meta["origin"] for node in graph.nodes if "origin" in node.meta}
     assigned = [(number, _ASSIGNED.match(line)) for number, line in enumerate(source.split("\n"), start=1)]
     return {number: named[found[1]] for number, found in assigned if found and found[1] in named}
@@ -128,7 +131,7 @@ _ASSIGNED = re.compile(r"\s*(\w+)\s*(?::[^=]+)?=[^=]")
 
 
 class CutNetwork(Rewritten, fx.GraphModule):
-    """Runs one graph in eval mode and, where that differs, another in train mode, over the same layers."""
+    """Runs one graph in eval mode and, if that differs, another one in train mode, over the same layers."""
 
     def __init__(
         self,
@@ -194,7 +197,7 @@ class CutNetwork(Rewritten, fx.GraphModule):
 
 
 def _has(module: nn.Module, target: str, callable_: bool) -> bool:
-    """Whether a target is there already; a bare module that only holds tensors is not a layer."""
+    """Whether a target exists already; a plain nn.Module that only holds tensors does not count as a layer."""
     try:
         found = _fetch(module, target)
     except (AttributeError, KeyError):
@@ -221,7 +224,7 @@ def _place(module: nn.Module, target: str, value: Any) -> None:
         setattr(module, name, value)
 
 
-def assembled(
+def build_network(
     objects: Mapping[str, Any],
     eval_graph: fx.Graph,
     train_graph: fx.Graph,
@@ -229,6 +232,6 @@ def assembled(
     persistent: frozenset[str],
     class_name: str,
 ) -> CutNetwork:
-    """A network from both graphs; one graph serves for both modes when they are the same code."""
+    """A network from both graphs; a single graph is used for both modes if they have the same code."""
     one, other = (graph.python_code("self").src for graph in (eval_graph, train_graph))
     return CutNetwork(dict(objects), eval_graph, None if one == other else train_graph, signature, persistent, class_name)

@@ -1,7 +1,7 @@
-"""Constants that a closed branch leaves behind, computed once at the cut.
+"""Compute the constants that removed branches leave behind.
 
-A block whose inner channels are all removed still adds c = beta - gamma * mean / sqrt(var + eps): one number a channel, which
-stays as a parameter and goes on learning. Train and eval graphs share it.
+A block whose inner channels are all removed still adds c = beta - gamma * mean / sqrt(var + eps): one value per channel. It
+becomes a parameter of the cut network, which can be trained further. The train and eval graphs share it.
 """
 
 from __future__ import annotations
@@ -16,9 +16,9 @@ from torch import nn
 from gator.errors import CutError
 from gator.graph.call_names import module_of, operator_of
 from gator.graph.labels import Axis
-from gator.graph.memory import without_data
 from gator.graph.program import BatchInt, Call, Mode, Ref, map_refs
-from gator.surgery.cut_plan import PREFIX, Constant, Omitted, Remains
+from gator.graph.tensor_identity import without_data
+from gator.surgery.cut_plan import PREFIX, Constant, Omitted, RemovedBranches, Term
 from gator.surgery.rewrite import rewritten
 from gator.surgery.slice import narrowed, without_denormals_
 from gator.surgery.writer import Writer
@@ -32,16 +32,16 @@ CATS = (aten.cat, aten.concat, aten.concatenate)
 
 
 class Folder:
-    """Evaluates folded values on the sliced model and hands out one parameter for each distinct result.
+    """Evaluates constant values on the sliced model and creates one parameter for each distinct result.
 
-    With `given`, what a plan says is left of closed branches, exactly that is made, under the names it has there. `taken` are
-    names that new parameters must not have.
+    With `given`, the removed branches of a plan, exactly those constants are created, under the names they have there. New
+    parameters do not get one of the names in `reserved`.
     """
 
-    def __init__(self, given: Remains | None = None, taken: Iterable[str] = ()) -> None:
+    def __init__(self, given: RemovedBranches | None = None, reserved: Iterable[str] = ()) -> None:
         self._values: dict[tuple[Mode, int], torch.Tensor] = {}
         self._parameters: dict[str, torch.Tensor] = {}
-        self._taken = frozenset(taken)
+        self._reserved = frozenset(reserved)
         self._given = given
         self._constants = {(c.mode, c.made_by): c for c in given.constants} if given else {}
         self.made: dict[tuple[Mode, str], Constant] = {}
@@ -71,11 +71,12 @@ class Folder:
         self.made[found.mode, found.made_by] = found
         return found.name, self._parameters[found.name], not _only_broadcast(emitter, value)
 
-    def omits(self, emitter: Emitter, call: Call, argument: str) -> bool:
-        """Whether a sum goes without this term, because it is zero whatever the weights are."""
+    def omits(self, emitter: Emitter, call: Call, argument: Term) -> bool:
+        """Whether this term of a sum can be omitted, because it is zero for any weights."""
         term = Omitted(emitter.mode, emitter.call_names[call.index], argument)
         value = call.value_at(argument)
-        if value not in emitter.fate.folded or not (is_zero(emitter, value) if self._given is None else self._is_given(term)):
+        omitted = is_zero(emitter, value) if self._given is None else self._is_given(term)
+        if not omitted or value not in emitter.fate.folded:
             return False
         self.omitted.setdefault(term)
         return True
@@ -84,10 +85,10 @@ class Folder:
         return self._given is not None and term in self._given.omitted
 
     def _listed(self, emitter: Emitter, value: int) -> Constant | None:
-        """The constant of the plan that a folded value is.
+        """The constant of the plan that belongs to a value.
 
-        Cuts that came one after the other name it by the last call that was still there: a sum without its other term, a join
-        of a single part and a sum with a constant that went into a bias had already gone.
+        After several cuts a constant has the name of the last call that still existed at its cut. Earlier cuts may have removed
+        a sum without its other term, a concatenation of a single part, or a sum with a constant that was added to a bias.
         """
         found = self._constants.get((emitter.mode, _name_of(emitter, value)))
         if found is not None:
@@ -97,7 +98,8 @@ class Folder:
         if call.packet in CATS and len(list(call.tensors())) > len(refs) == 1:
             return self._listed(emitter, *refs.values())
         if call.packet in SUMS and len(refs) == 2 and emitter.fate.folded.issuperset(refs.values()):
-            for rest, term in (("self", "other"), ("other", "self")):
+            pairs: tuple[tuple[Term, Term], ...] = (("self", "other"), ("other", "self"))
+            for rest, term in pairs:
                 beside = self._listed(emitter, refs[term])
                 omitted = self._is_given(Omitted(emitter.mode, emitter.call_names[call.index], term))
                 if omitted or (beside is not None and beside.absorbed):
@@ -105,14 +107,14 @@ class Folder:
         return None
 
     def _name(self, mode: Mode, made_by: str, small: torch.Tensor) -> str:
-        """Train and eval graphs share a constant that is the same in both; otherwise each gets a name of its own."""
-        mine = {constant.name for constant in self.made.values() if constant.mode == mode}
+        """Train and eval graphs share a constant that is the same in both; otherwise each has its own name."""
+        names_of_mode = {constant.name for constant in self.made.values() if constant.mode == mode}
         for name, tensor in self._parameters.items():
-            if name not in mine and tensor.shape == small.shape and torch.equal(tensor, small):
+            if name not in names_of_mode and tensor.shape == small.shape and torch.equal(tensor, small):
                 return name
         base = PREFIX + (module_of(made_by).replace(".", "_") or operator_of(made_by))
         names = itertools.chain([base], (f"{base}_{number}" for number in itertools.count(2)))
-        return next(name for name in names if name not in self._parameters and name not in self._taken)
+        return next(name for name in names if name not in self._parameters and name not in self._reserved)
 
     def _value(self, emitter: Emitter, value: int) -> torch.Tensor:
         key = (emitter.mode, value)
@@ -142,21 +144,21 @@ class Folder:
 
     def _run(self, emitter: Emitter, call: Call) -> Any:
         empty = emitter.fate.empty
-        left = {
+        present = {
             name: [x for x in arg if not (isinstance(x, Ref) and x.id in empty)] if isinstance(arg, list) else arg
             for name, arg in call.args.items()
             if not (isinstance(arg, Ref) and arg.id in empty)
         }
-        args = {name: _as_numbers(map_refs(arg, lambda ref: self._value(emitter, ref.id))) for name, arg in left.items()}
+        args = {name: _as_numbers(map_refs(arg, lambda ref: self._value(emitter, ref.id))) for name, arg in present.items()}
         for name in ("train", "training", "use_input_stats"):
             if name in args:
-                args[name] = False  # constants have no batch to take statistics from, and nothing to drop
+                args[name] = False  # for constants there are no batch statistics, and dropout does nothing
         if call.mutates is not None:
             args["self"] = args["self"].clone()
         return rewritten(_Evaluator(emitter), call, args)
 
     def _bias(self, emitter: Emitter, call: Call) -> torch.Tensor:
-        """What a sum over nothing gives: zeros, plus the bias."""
+        """The result of a sum over an empty axis: zeros, plus the bias."""
         output = call.outputs[0]
         assert output is not None
         shape = [int(size) for size in emitter.shape(output)]
@@ -173,7 +175,7 @@ class Folder:
 
 
 class _Evaluator(Writer):
-    """Runs rewritten calls at once, on tensors, with the batch that was recorded."""
+    """Runs rewritten calls on tensors, at the recorded batch size."""
 
     def __init__(self, emitter: Emitter) -> None:
         self.cutting = emitter.cutting
@@ -196,13 +198,13 @@ class _Evaluator(Writer):
 
 
 def _as_numbers(arg: Any) -> Any:
-    """Sizes that follow the batch as those of the recorded batch."""
+    """Replace sizes that depend on the batch by their values at the recorded batch size."""
     if isinstance(arg, (list, tuple)):
         return type(arg)(_as_numbers(item) for item in arg)
     return int(arg) if isinstance(arg, BatchInt) else arg
 
 
-# Zero in, zero out.
+# Operators that return zeros for zeros.
 _KEEP_ZERO = (
     aten.relu, aten.relu_, aten.gelu, aten.silu, aten.silu_, aten.tanh, aten.dropout, aten.view, aten.reshape, aten.permute,
     aten.transpose, aten.contiguous, aten.flatten, aten.clone, aten.slice, aten.mean, aten.sum, aten.neg, aten.hardswish,
@@ -210,7 +212,7 @@ _KEEP_ZERO = (
 
 
 def is_zero(emitter: Emitter, value: int) -> bool:
-    """Whether a folded value is zero whatever the weights are: a sum over nothing without a bias, and what keeps it zero."""
+    """Whether a value is zero for any weights: a sum over an empty axis without a bias, or computed from it by `_KEEP_ZERO`."""
     if value not in emitter.fate.folded or emitter.program.values[value].origin != "call":
         return False
     call = _maker(emitter, value)
@@ -230,23 +232,23 @@ def _maker(emitter: Emitter, value: int) -> Call:
 
 
 def _name_of(emitter: Emitter, value: int) -> str:
-    """The name of the call that makes a value; with the number of the result behind it if there are several."""
+    """The name of the call that computes a value, followed by the number of the result if there are several."""
     call = _maker(emitter, value)
     position = call.outputs.index(value)
     return emitter.call_names[call.index] + (f"/{position}" if position else "")
 
 
 def _same_along(tensor: torch.Tensor, axes: Sequence[Axis]) -> tuple[int, ...]:
-    """The axes of batch and space along which nothing varies; channels stay one number each."""
-    alike = []
+    """The batch and spatial axes along which the tensor is constant."""
+    found = []
     for axis, labels in enumerate(axes):
         if labels is None and torch.equal(tensor.narrow(axis, 0, 1).expand_as(tensor), tensor):
-            alike.append(axis)
-    return tuple(alike)
+            found.append(axis)
+    return tuple(found)
 
 
 def _first(tensor: torch.Tensor, same_along: Sequence[int]) -> torch.Tensor:
-    """The tensor with one position along the axes on which it does not vary."""
+    """The tensor with one position along the axes on which it is constant."""
     if any(axis >= tensor.ndim for axis in same_along):
         raise CutError(f"the plan has a constant without axis {max(same_along)} where the network has {tensor.ndim} axes")
     for axis in same_along:
@@ -255,7 +257,7 @@ def _first(tensor: torch.Tensor, same_along: Sequence[int]) -> torch.Tensor:
 
 
 def _only_broadcast(emitter: Emitter, value: int) -> bool:
-    """Whether every living reader is element-wise and has another argument of the full shape."""
+    """Whether every call that uses the value is element-wise and has another argument of the full shape."""
     for call in emitter.program.calls:
         values = [v for _, v in call.tensors()]
         if call.index not in emitter.fate.live or value not in values:

@@ -1,4 +1,4 @@
-"""Check that two networks compute the same, on made-up inputs: cheaply in the model's own precision, exactly if in doubt."""
+"""Compare the outputs of two networks on random inputs: in the precision of the model first, and in float64 if in doubt."""
 
 from __future__ import annotations
 
@@ -10,15 +10,15 @@ import torch
 from torch import nn
 
 from gator.graph.inputs import Inputs
-from gator.graph.memory import without_data
-from gator.graph.record import modes_set
+from gator.graph.temporary_mode import modes_set
+from gator.graph.tensor_identity import without_data
 from gator.private_torch import pytree
 
-CLOSE = {torch.float64: 1e-8, torch.float32: 1e-5, torch.float16: 1e-2, torch.bfloat16: 5e-2}
+TOLERANCE = {torch.float64: 1e-8, torch.float32: 1e-5, torch.float16: 1e-2, torch.bfloat16: 5e-2}
 
 
 def difference(one: Any, other: Any) -> float:
-    """The largest difference between two outputs, relative to the larger of their largest values; inf if they do not match."""
+    """The largest difference between two outputs, relative to the larger of their largest values; inf if the shapes differ."""
     left, shape_left = pytree.tree_flatten(one)
     right, shape_right = pytree.tree_flatten(other)
     if shape_left != shape_right:
@@ -34,10 +34,10 @@ def difference(one: Any, other: Any) -> float:
         if not a.dtype.is_floating_point:
             worst = max(worst, float((a != b).any()))
             continue
-        odd = ~torch.isfinite(a)
-        if not torch.equal(odd, ~torch.isfinite(b)) or not torch.equal(a[odd].nan_to_num(7), b[odd].nan_to_num(7)):
-            return float("inf")  # infinities and NaN must stand in the same places
-        a, b = a[~odd], b[~odd]
+        special = ~torch.isfinite(a)
+        if not torch.equal(special, ~torch.isfinite(b)) or not torch.equal(a[special].nan_to_num(7), b[special].nan_to_num(7)):
+            return float("inf")  # infinities and NaN must be at the same positions
+        a, b = a[~special], b[~special]
         if a.numel():
             scale = max(float(a.abs().max()), float(b.abs().max()))
             gap = float((a - b).abs().max())
@@ -46,7 +46,7 @@ def difference(one: Any, other: Any) -> float:
 
 
 def run(model: nn.Module, inputs: Inputs, *, dtype: torch.dtype | None = None, batch: int | None = None, seed: int = 0) -> Any:
-    """The output in eval mode for made-up inputs; the model's flags are put back."""
+    """The output in eval mode for random inputs; the modes and buffers of the model are restored."""
     reference = next((t for t in [*model.parameters(), *model.buffers()] if t.dtype.is_floating_point), None)
     args, kwargs = inputs.random(batch=batch, seed=seed)
 
@@ -60,7 +60,7 @@ def run(model: nn.Module, inputs: Inputs, *, dtype: torch.dtype | None = None, b
     devices = [reference.device] if reference is not None and reference.is_cuda else []
     buffers = [(buffer, buffer.detach().clone()) for buffer in model.buffers()]
     try:
-        # The same random numbers for every network, and none taken from the user's.
+        # The same random numbers for every network; the random state of the user does not change.
         with modes_set(model, False), torch.no_grad(), torch.random.fork_rng(devices):
             torch.manual_seed(seed)
             return model(*args, **kwargs)
@@ -71,20 +71,20 @@ def run(model: nn.Module, inputs: Inputs, *, dtype: torch.dtype | None = None, b
 
 
 def agree(model: nn.Module, candidate: nn.Module, inputs: Inputs, masked: Callable[[nn.Module], Any]) -> tuple[bool, float]:
-    """Whether `candidate` computes what `model` computes inside `masked(model)`; also the difference that was seen."""
+    """Whether `candidate` computes what `model` computes inside `masked(model)`, and the relative difference."""
     dtype = next((p.dtype for p in model.parameters() if p.dtype.is_floating_point), torch.float32)
-    # Two examples: with one, whatever is taken relative to the batch vanishes, and squeeze() drops the batch itself.
+    # Two examples: with one, differences to the batch mean are zero, and squeeze() removes the batch axis.
     batch = 2 if inputs.batch is not None else None
     with masked(model):
         expected = run(model, inputs, batch=batch)
-    seen = difference(expected, run(candidate, inputs, batch=batch))
-    if seen <= CLOSE.get(dtype, 1e-5):
-        return True, seen
-    if dtype == torch.float64 or seen == float("inf"):
-        return False, seen
-    # Rounding, or a real difference? In float64 there is no doubt.
+    found = difference(expected, run(candidate, inputs, batch=batch))
+    if found <= TOLERANCE.get(dtype, 1e-5):
+        return True, found
+    if dtype == torch.float64 or found == float("inf"):
+        return False, found
+    # Float64 shows whether this is rounding or a real difference.
     exact = copy.deepcopy(model).double()
     with masked(exact):
         expected = run(exact, inputs, batch=batch)
-    seen = difference(expected, run(copy.deepcopy(candidate).double(), inputs, batch=batch))
-    return seen <= CLOSE[torch.float64], seen
+    found = difference(expected, run(copy.deepcopy(candidate).double(), inputs, batch=batch))
+    return found <= TOLERANCE[torch.float64], found

@@ -1,7 +1,8 @@
-"""Stand-ins for tensors, and the recorder that writes down every ATen call they reach.
+"""The dispatch mode that records every ATen call, and the tensors without data that it passes through a model.
 
-A stand-in knows shape and type but holds no data; a call is answered by the operator's own shape function. Integer tensors
-that follow from constants alone (index tables, positions) are computed for real, so code that reads them works.
+A recorded tensor has a shape, a dtype and a device but no data. The shape of a result is computed by the operator itself, on
+the meta device. Integer tensors that depend on constants alone (index tables, positions) are computed, so that code can read
+them.
 """
 
 from __future__ import annotations
@@ -19,10 +20,10 @@ from torch import nn
 
 from gator.errors import TraceError
 from gator.graph.call_names import Rewritten
-from gator.graph.memory import memory_of, storage_of
-from gator.graph.process_wide import inside_function
-from gator.graph.program import Call, Ref, Value
-from gator.graph.shapes import quick_shape
+from gator.graph.global_state import inside_autograd_function
+from gator.graph.output_shapes import quick_shape
+from gator.graph.program import Call, Origin, Ref, Value
+from gator.graph.tensor_identity import memory_of, storage_of
 from gator.private_torch import (
     CALL_IMPL,
     OpOverload,
@@ -38,39 +39,39 @@ _TORCH = str(Path(torch.__file__).parent) + os.sep
 _HERE = __file__
 
 
-class Stand(torch.Tensor):
-    """A stand-in for a tensor while recording: shape, type and device, no data."""
+class RecordedTensor(torch.Tensor):
+    """A tensor without data that is used while recording: shape, dtype and device."""
 
-    shadow: torch.Tensor  # the meta tensor that answers for it
+    meta_tensor: torch.Tensor  # a tensor on the meta device with the same shape, strides and dtype
     value: int
-    data_known: torch.Tensor | None  # what it would hold, if that follows from constants alone
+    known_data: torch.Tensor | None  # its data, if it depends on constants alone
 
     __torch_function__ = no_torch_function  # type: ignore[assignment]
 
     @staticmethod
-    def make(shadow: torch.Tensor, value: int, device: torch.device) -> Stand:
+    def make(meta_tensor: torch.Tensor, value: int, device: torch.device) -> RecordedTensor:
         self = make_wrapper_subclass(
-            Stand,
-            shadow.shape,
-            strides=shadow.stride(),
-            storage_offset=shadow.storage_offset(),
-            dtype=shadow.dtype,
+            RecordedTensor,
+            meta_tensor.shape,
+            strides=meta_tensor.stride(),
+            storage_offset=meta_tensor.storage_offset(),
+            dtype=meta_tensor.dtype,
             device=device,
             requires_grad=False,
         )
-        self.shadow, self.value, self.data_known = shadow, value, None
+        self.meta_tensor, self.value, self.known_data = meta_tensor, value, None
         return self
 
     @classmethod
     def __torch_dispatch__(cls, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:  # type: ignore[override]
-        raise TraceError(f"a stand-in tensor was used after recording, by {func}; the network keeps state between calls")
+        raise TraceError(f"a tensor of the recording was used after it ended, by {func}; the network keeps state between calls")
 
 
 class Names:
     """The names of a model's tensors and modules, looked up once and used for every recording of it."""
 
     def __init__(self, model: nn.Module) -> None:
-        attributes = list(_attributes(model))[::-1]  # of several names the first is the one that counts
+        attributes = list(_attributes(model))[::-1]  # of several names the first one is used
         self._by_memory = {memory_of(tensor): name for name, tensor in attributes}
         self.modules = {id(m): n for n, m in reversed(list(model.named_modules(remove_duplicate=False)))}
         self.device = attributes[-1][1].device if attributes else torch.device("cpu")
@@ -81,55 +82,55 @@ class Names:
 
 
 class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
-    """Writes every call down. `knows(op)` says whether the op has a rule; composite ops without one are taken apart."""
+    """Records every call. `has_rule(op)` says whether an operator has a rule; composite ones without a rule are decomposed."""
 
-    def __init__(self, names: Names, knows: Callable[[OpOverload], bool], *, fold: bool = True) -> None:
+    def __init__(self, names: Names, has_rule: Callable[[OpOverload], bool], *, fold: bool = True) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
         self.names = names
-        self.knows = knows
+        self.has_rule = has_rule
         self.fold = fold
         self.values: list[Value] = []
         self.calls: list[Call] = []
         self.constants: dict[str, torch.Tensor] = {}
-        self._shadows: dict[int, torch.Tensor] = {}
+        self._meta_tensors: dict[int, torch.Tensor] = {}
         self._known: dict[int, int] = {}  # id of a real tensor -> value
-        self._alive: list[torch.Tensor] = []  # keeps ids from being reused
+        self._alive: list[torch.Tensor] = []  # keeps tensors alive, so that their ids are not reused
         self._made: set[int] = set()  # ids of real tensors computed while recording
-        self._advanced: dict[int, torch.Tensor] = {}  # counters that forward advances, as they would be by now
+        self._updated: dict[int, torch.Tensor] = {}  # counters that forward increments: their current values
         self.device = names.device
 
-    def add_input(self, name: str, shape: tuple[int, ...], dtype: torch.dtype) -> Stand:
-        shadow = torch.empty(shape, dtype=dtype, device="meta")
-        return Stand.make(shadow, self._new_value(shadow, "input", name), self.device)
+    def add_input(self, name: str, shape: tuple[int, ...], dtype: torch.dtype) -> RecordedTensor:
+        meta = torch.empty(shape, dtype=dtype, device="meta")
+        return RecordedTensor.make(meta, self._new_value(meta, "input", name), self.device)
 
-    def _new_value(self, shadow: torch.Tensor, origin: str, name: str) -> int:
-        self._alive.append(shadow)
-        self.values.append(Value(len(self.values), tuple(shadow.shape), shadow.dtype, origin, name, storage_of(shadow)))
+    def _new_value(self, meta: torch.Tensor, origin: Origin, name: str) -> int:
+        self._alive.append(meta)
+        self.values.append(Value(len(self.values), tuple(meta.shape), meta.dtype, origin, name, storage_of(meta)))
         return len(self.values) - 1
 
-    def shadow_and_value(self, tensor: torch.Tensor) -> tuple[torch.Tensor, int]:
-        if isinstance(tensor, Stand):
-            return tensor.shadow, tensor.value
+    def meta_and_value(self, tensor: torch.Tensor) -> tuple[torch.Tensor, int]:
+        if isinstance(tensor, RecordedTensor):
+            return tensor.meta_tensor, tensor.value
         name = self.names.of_tensor(tensor)
         key: Any = name if name is not None else id(tensor)
         if key not in self._known:
             self._alive.append(tensor)
-            shadow = torch.empty_strided(tensor.size(), tensor.stride(), dtype=tensor.dtype, device="meta")
+            meta = torch.empty_strided(tensor.size(), tensor.stride(), dtype=tensor.dtype, device="meta")
             if name is None:
-                name, origin = f"_constant_{len(self.constants)}", "constant"
+                name = f"_constant_{len(self.constants)}"
                 self.constants[name] = tensor.detach()
+                self._known[key] = self._new_value(meta, "constant", name)
             else:
-                origin = "attribute"
-            self._known[key] = self._new_value(shadow, origin, name)
-            self._shadows[self._known[key]] = shadow
+                self._known[key] = self._new_value(meta, "attribute", name)
+            self._meta_tensors[self._known[key]] = meta
         value = self._known[key]
-        return self._shadows[value], value
+        return self._meta_tensors[value], value
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}
         if func is aten.sym_size.int:
             return int(args[0].shape[args[1]])
-        if func.namespace == "prim":  # fake tensors ask for their own device like this
+        if func.namespace == "prim":  # FakeTensor reads its own device with such a call
             return func(*args, **kwargs)
         tensors = list(_tensors((*args, *kwargs.values())))
         mutated = _mutated(func, args)
@@ -138,39 +139,39 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
             self._made.update(id(t) for t in _tensors((result,)))
             self._alive.extend(_tensors((result,)))
             return result
-        if not self.knows(func) and _composite(func):
+        if not self.has_rule(func) and _composite(func):
             with self:
                 return func.decompose(*args, **kwargs)
         known = self._known_result(func, args, kwargs, tensors)
-        if func in _READS_DATA or _picks_by_mask(func, args):
+        if func in _READS_DATA or _indexes_by_mask(func, args):
             if known is not None:
                 return known
             raise TraceError(
-                f"the network decides by the values of a tensor ({func.overloadpacket.__name__})\n"
+                f"data-dependent control flow: the network reads the values of a tensor ({func.overloadpacket.__name__})\n"
                 f"  at {_source()[0]}\n"
-                "  Recording follows shapes only. Make the choice depend on shapes, attributes or constants, or trace the part "
-                "of the network that does without it."
+                "  Only shapes are known while recording. Use shapes, attributes or constants instead, or trace a part of the "
+                "network without this."
             )
         named = _named(func, args, kwargs)
-        shadows: dict[int, torch.Tensor] = {}
+        meta_tensors: dict[int, torch.Tensor] = {}
 
         def reference(tensor: torch.Tensor) -> Ref:
-            shadow, value = self.shadow_and_value(tensor)
-            shadows[id(tensor)] = shadow
+            meta, value = self.meta_and_value(tensor)
+            meta_tensors[id(tensor)] = meta
             return Ref(value)
 
         recorded = {name: _map(arg, reference) for name, arg in named.items()}
-        meta_args = _map(args, lambda t: shadows[id(t)])
-        meta_kwargs = _map(kwargs, lambda t: shadows[id(t)])
+        meta_args = _map(args, lambda t: meta_tensors[id(t)])
+        meta_kwargs = _map(kwargs, lambda t: meta_tensors[id(t)])
         meta_kwargs = {k: _meta_device(v) for k, v in meta_kwargs.items()}
         if mutated is None:
             result = quick_shape(func, meta_args) if not meta_kwargs else None
             if result is None:
                 result = func(*[_meta_device(a) for a in meta_args], **meta_kwargs)
         else:
-            if func.overloadpacket in _REORDERS_IN_PLACE:
+            if func.overloadpacket in _RESHAPES_IN_PLACE:
                 raise TraceError(
-                    f"{func.overloadpacket.__name__} changes the shape of a tensor in place, which cannot be followed\n"
+                    f"{func.overloadpacket.__name__} changes the shape of a tensor in place, which cannot be recorded\n"
                     f"  at {_source()[0]}\n  Use the form without the trailing underscore."
                 )
             result = meta_args[0]
@@ -181,58 +182,58 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
         ids = [self._new_value(r, "call", name) if isinstance(r, torch.Tensor) else None for r in results]
         overwrites = None
         if mutated is not None:
-            overwrites = self.shadow_and_value(mutated)[1]
-        frozen = not torch.is_grad_enabled() and not inside_function()
+            overwrites = self.meta_and_value(mutated)[1]
+        frozen = not torch.is_grad_enabled() and not inside_autograd_function()
         self.calls.append(Call(len(self.calls), func, recorded, tuple(ids), module, source, overwrites, frozen, origin))
         if mutated is not None:
-            if not isinstance(mutated, Stand):
-                self._advance(func, args, kwargs, mutated, tensors)
-            # What is read from this tensor from now on is the new value; older views keep theirs, and order tells.
-            if isinstance(mutated, Stand):
+            if not isinstance(mutated, RecordedTensor):
+                self._update(func, args, kwargs, mutated, tensors)
+            # Later reads of this tensor refer to the new value; older views keep their value.
+            if isinstance(mutated, RecordedTensor):
                 mutated.value = ids[0] if ids[0] is not None else mutated.value
-                mutated.data_known = known
+                mutated.known_data = known
             return mutated
         if single and isinstance(known, torch.Tensor):
-            stand = Stand.make(result, ids[0], self.device)  # type: ignore[arg-type]
-            stand.data_known = known
-            return stand
-        stands = [Stand.make(r, v, self.device) if v is not None else r for r, v in zip(results, ids, strict=True)]
-        return stands[0] if single else (stands if isinstance(result, list) else tuple(stands))
+            single_result = RecordedTensor.make(result, ids[0], self.device)  # type: ignore[arg-type]
+            single_result.known_data = known
+            return single_result
+        tensors = [RecordedTensor.make(r, v, self.device) if v is not None else r for r, v in zip(results, ids, strict=True)]
+        return tensors[0] if single else (tensors if isinstance(result, list) else tuple(tensors))
 
     def _current(self, tensor: torch.Tensor) -> torch.Tensor:
-        return self._advanced.get(id(tensor), tensor)
+        return self._updated.get(id(tensor), tensor)
 
-    def _advance(self, func: Any, args: Any, kwargs: Any, mutated: torch.Tensor, tensors: list[torch.Tensor]) -> None:
-        """Code may read a counter it has just advanced (batch norm with a cumulative average does)."""
-        if not mutated.dtype.is_floating_point and not any(isinstance(t, Stand) for t in tensors):
-            self._advanced[id(mutated)] = self._current(mutated).clone()
+    def _update(self, func: Any, args: Any, kwargs: Any, mutated: torch.Tensor, tensors: list[torch.Tensor]) -> None:
+        """Update a counter for code that reads it after incrementing it (batch norm with a cumulative average does)."""
+        if not mutated.dtype.is_floating_point and not any(isinstance(t, RecordedTensor) for t in tensors):
+            self._updated[id(mutated)] = self._current(mutated).clone()
             func(*_map(args, self._current), **_map(kwargs, self._current))
 
     def _known_result(self, func: Any, args: Any, kwargs: Any, tensors: list[torch.Tensor]) -> Any:
-        """What the call gives, if all it reads is known; code may ask (a mask, say, whether it is causal)."""
+        """The result of a call whose arguments all have known data: code may read it (to see if a mask is causal, say)."""
         if torch.Tag.nondeterministic_seeded in func.tags or func.overloadpacket in (
             aten.empty,
             aten.new_empty,
             aten.empty_like,
         ):
             return None
-        if tensors and _mutated(func, args) is tensors[0] and not isinstance(tensors[0], Stand):
+        if tensors and _mutated(func, args) is tensors[0] and not isinstance(tensors[0], RecordedTensor):
             return None
         for tensor in tensors:
-            if tensor.data_known is None if isinstance(tensor, Stand) else self.names.of_tensor(tensor) is not None:
+            if tensor.known_data is None if isinstance(tensor, RecordedTensor) else self.names.of_tensor(tensor) is not None:
                 return None
-        if any(tensor.numel() > _LARGEST_KNOWN for tensor in tensors):
+        if any(tensor.numel() > _MAX_KNOWN_ELEMENTS for tensor in tensors):
             return None
-        real = lambda t: t.data_known if isinstance(t, Stand) else t  # noqa: E731
+        real = lambda t: t.known_data if isinstance(t, RecordedTensor) else t  # noqa: E731
         result = func(*_map(args, real), **_map(kwargs, real))
-        return result if not isinstance(result, torch.Tensor) or result.numel() <= _LARGEST_KNOWN else None
+        return result if not isinstance(result, torch.Tensor) or result.numel() <= _MAX_KNOWN_ELEMENTS else None
 
     def _is_constant(self, func: Any, tensors: list[torch.Tensor], mutated: torch.Tensor | None) -> bool:
-        """Whether the call can be computed for real: it depends on no input and no floating-point attribute."""
-        if torch.Tag.nondeterministic_seeded in func.tags or any(isinstance(t, Stand) for t in tensors):
+        """Whether the call can be computed: it depends on no input and on no floating-point attribute."""
+        if torch.Tag.nondeterministic_seeded in func.tags or any(isinstance(t, RecordedTensor) for t in tensors):
             return False
         if mutated is not None and id(mutated) not in self._made:
-            return False  # it belongs to the model, which stays as it is
+            return False  # a tensor of the model, which must not be changed
         if not tensors:
             return self.fold and not _makes_floats(func)
         if any(self.names.of_tensor(t) is not None and t.dtype.is_floating_point for t in tensors):
@@ -240,8 +241,8 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
         return self.fold or not any(self.names.of_tensor(t) is None for t in tensors)
 
 
-_REORDERS_IN_PLACE = {aten.transpose_, aten.t_, aten.squeeze_, aten.unsqueeze_, aten.swapdims_, aten.swapaxes_, aten.resize_}
-_LARGEST_KNOWN = 1 << 20
+_RESHAPES_IN_PLACE = {aten.transpose_, aten.t_, aten.squeeze_, aten.unsqueeze_, aten.swapdims_, aten.swapaxes_, aten.resize_}
+_MAX_KNOWN_ELEMENTS = 1 << 20
 _READS_DATA = {aten._local_scalar_dense.default, aten.is_nonzero.default, aten.equal.default, aten.nonzero.default}
 _FLOAT_FACTORIES = {
     aten.zeros, aten.ones, aten.full, aten.empty, aten.rand, aten.randn, aten.linspace, aten.eye,
@@ -249,11 +250,11 @@ _FLOAT_FACTORIES = {
 }  # fmt: skip
 
 
-def _picks_by_mask(func: Any, args: Any) -> bool:
-    """`x[mask]`: how much is picked depends on what the mask holds."""
+def _indexes_by_mask(func: Any, args: Any) -> bool:
+    """Whether the call is `x[mask]`, whose shape depends on the data of the mask."""
     if func.overloadpacket is not aten.index:
         return False
-    return any(isinstance(index, Stand) and index.dtype == torch.bool for index in args[1])
+    return any(isinstance(index, RecordedTensor) and index.dtype == torch.bool for index in args[1])
 
 
 def _makes_floats(func: Any) -> bool:
@@ -309,7 +310,7 @@ def _mutated(func: Any, args: Any) -> torch.Tensor | None:
 def _source(
     modules: Mapping[int, str] | None = None, origins: Mapping[CodeType, Mapping[int, str]] | None = None
 ) -> tuple[str, str, str]:
-    """Where the user's code is: (file:line in function, innermost module's name, the call a rewritten network stands for)."""
+    """(file:line in function of the user's code, name of the innermost module, name of the call in the original network)."""
     frame = sys._getframe(1)
     source, module, origin = "", None, ""
     while frame is not None:

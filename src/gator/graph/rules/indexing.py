@@ -1,4 +1,4 @@
-"""Taking parts of a tensor: slices, splits and indices keep the labels of what they take."""
+"""Rules for operators that take a part of a tensor (slice, split, select, index): the part keeps its labels."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import torch
 
 from gator.graph.labels import Axes, Axis
 from gator.graph.program import Ref
-from gator.graph.rules.move import untouched
+from gator.graph.rules.movement import fix_all
 from gator.graph.rules.table import Scope, rule
 
 aten = torch.ops.aten
@@ -38,7 +38,7 @@ def slice_range(args: dict[str, object], size: int) -> slice:
 
 
 @rule(aten.split, aten.split_with_sizes, aten.chunk, aten.tensor_split, aten.unsafe_split, aten.unsafe_chunk)
-def _split_call(scope: Scope) -> Sequence[Axes]:
+def _split(scope: Scope) -> Sequence[Axes]:
     axes = scope.axes("self")
     dim = scope.dim(scope.get("dim", 0), len(axes))
     labels = axes[dim]
@@ -56,7 +56,7 @@ def _split_call(scope: Scope) -> Sequence[Axes]:
 def _unbind(scope: Scope) -> Sequence[Axes]:
     axes = scope.axes("self")
     dim = scope.dim(scope.get("dim", 0), len(axes))
-    scope.fix(axes[dim], "taken apart position by position")
+    scope.fix(axes[dim], "unbind gives every position its own tensor")
     return [tuple(axes[:dim] + axes[dim + 1 :]) for _ in scope.call.outputs]
 
 
@@ -67,7 +67,7 @@ def _select(scope: Scope) -> Sequence[Axes]:
     labels = axes[dim]
     if labels is not None:
         index = int(scope.get("index"))
-        scope.fix(labels[[index]], "selected by its position")
+        scope.fix(labels[[index]], "selected by index")
     return [tuple(axes[:dim] + axes[dim + 1 :])]
 
 
@@ -75,19 +75,19 @@ def _select(scope: Scope) -> Sequence[Axes]:
 def _index_select(scope: Scope) -> Sequence[Axes]:
     axes = scope.axes("self")
     dim = scope.dim(scope.get("dim"), len(axes))
-    return [_picked(scope, axes, dim, scope.known("index"), "index")]
+    return [_selected(scope, axes, dim, scope.data_of("index"), "index")]
 
 
-def _picked(
+def _selected(
     scope: Scope, axes: list[Axis], dim: int, index: torch.Tensor | None, name: str, position: int | None = None
 ) -> Axes:
     labels = axes[dim]
     for axis in scope.axes(name, position):
-        scope.fix(axis, "an index")
+        scope.fix(axis, "a tensor of indices")
     if labels is None:
         return tuple(axes)
     if index is None or index.ndim != 1 or index.dtype == torch.bool:
-        scope.fix(labels, "picked by an index that is not known")
+        scope.fix(labels, "selected by indices that are not constant")
         axes[dim] = None
         return tuple(axes)
     coordinates = index.numpy().astype(np.int64) % len(labels)
@@ -98,24 +98,24 @@ def _picked(
 
 @rule(aten.index)
 def _index(scope: Scope) -> Sequence[Axes]:
-    """One known list of positions follows; any other indexing fixes the axes it indexes."""
+    """One constant list of positions is followed; any other indexing fixes the axes it indexes."""
     axes, indices = scope.axes("self"), scope.get("indices")
     given = [i for i, index in enumerate(indices) if isinstance(index, Ref)]
     if len(given) == 1 and len(scope.shape("indices", given[0])) == 1:
-        known = scope.known("indices", given[0])
+        known = scope.data_of("indices", given[0])
         dtype = scope.analysis.program.values[scope.id("indices", given[0])].dtype
         if dtype not in (torch.bool, torch.uint8):
-            return [_picked(scope, axes, given[0], known, "indices", given[0])]
+            return [_selected(scope, axes, given[0], known, "indices", given[0])]
     widths = 0
     for i in given:
         shape = scope.shape("indices", i)
         dtype = scope.analysis.program.values[scope.id("indices", i)].dtype
         if dtype in (torch.bool, torch.uint8):
-            return untouched(scope)
+            return fix_all(scope)
         widths = max(widths, len(shape))
-        scope.fix(axes[i], "picked by an index")
+        scope.fix(axes[i], "selected by a tensor of indices")
         for axis in scope.axes("indices", i):
-            scope.fix(axis, "an index")
+            scope.fix(axis, "a tensor of indices")
     together = given == list(range(given[0], given[-1] + 1))
     rest: list[Axis] = [labels for i, labels in enumerate(axes) if i not in given]
     at = given[0] if together else 0

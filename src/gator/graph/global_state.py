@@ -1,6 +1,7 @@
-"""Changes to the whole process that recording needs: made by the first thread that records, undone by the last.
+"""Global state that recording changes: the garbage collector, the fused attention of torch, and autograd functions.
 
-Each block that saved and restored such a setting by itself would restore what another thread had set.
+The first thread that records makes the change, the last one undoes it. If every thread saved and restored the state by itself,
+it could restore what another thread had set.
 """
 
 from __future__ import annotations
@@ -14,47 +15,47 @@ from typing import Any
 import torch
 
 
-class ProcessWide:
-    """A change that is in force while any thread is inside `in_force()`. `make` returns how to undo it."""
+class GlobalChange:
+    """A change that is active while any thread is inside `active()`. `make` makes the change and returns how to undo it."""
 
     def __init__(self, make: Callable[[], Callable[[], object]]) -> None:
         self._make = make
         self._lock = threading.Lock()
-        self._blocks = 0
+        self._active = 0
         self._undo: Callable[[], object] | None = None
 
     @contextmanager
-    def in_force(self) -> Iterator[None]:
+    def active(self) -> Iterator[None]:
         with self._lock:
-            if not self._blocks:
+            if not self._active:
                 self._undo = self._make()
-            self._blocks += 1
+            self._active += 1
         try:
             yield
         finally:
             with self._lock:
-                self._blocks -= 1
-                if not self._blocks and self._undo is not None:
+                self._active -= 1
+                if not self._active and self._undo is not None:
                     self._undo()
 
 
 def _without_collector() -> Callable[[], object]:
-    """Tracing makes many small objects, none of them garbage, and each collection would visit every object of torch: a third
-    of the time that tracing takes."""
+    """Tracing creates many small objects, none of them garbage, and each collection visits every object of torch. That would
+    be a third of the time of a trace."""
     was_enabled = gc.isenabled()
     gc.disable()
     return gc.enable if was_enabled else lambda: None
 
 
 def _without_fastpath() -> Callable[[], object]:
-    """Attention in eval mode would run as one fused operator, which has no rule."""
+    """With the fast path, attention in eval mode runs as one fused operator, which has no rule."""
     enabled = torch.backends.mha.get_fastpath_enabled()
     torch.backends.mha.set_fastpath_enabled(False)
     return lambda: torch.backends.mha.set_fastpath_enabled(enabled)
 
 
 class _Recording(threading.local):
-    """How many custom autograd functions run inside each other in this thread; None while it records nothing."""
+    """The nesting depth of custom autograd functions in this thread; None while the thread does not record."""
 
     depth: int | None = None
 
@@ -62,8 +63,8 @@ class _Recording(threading.local):
 _recording = _Recording()
 
 
-def _functions_counted() -> Callable[[], object]:
-    """Custom autograd functions of threads that record are counted; those of other threads run as they are."""
+def _autograd_functions_counted() -> Callable[[], object]:
+    """Count custom autograd functions in threads that record; in other threads they run unchanged."""
     original = torch.autograd.Function.__dict__["apply"]
 
     def apply(cls: Any, *args: Any, **kwargs: Any) -> Any:
@@ -71,7 +72,7 @@ def _functions_counted() -> Callable[[], object]:
             return original.__func__(cls, *args, **kwargs)
         _recording.depth += 1
         try:
-            # Without gradients it saves nothing for a backward pass, which tensors made in inference mode refuse.
+            # Without gradients nothing is saved for the backward pass, which is not possible for inference tensors.
             with torch.no_grad():
                 return original.__func__(cls, *args, **kwargs)
         finally:
@@ -84,24 +85,26 @@ def _functions_counted() -> Callable[[], object]:
     return undo
 
 
-_collector, _fastpath, _functions = (ProcessWide(make) for make in (_without_collector, _without_fastpath, _functions_counted))
+_collector, _fastpath, _functions = (
+    GlobalChange(make) for make in (_without_collector, _without_fastpath, _autograd_functions_counted)
+)
 
 
 def collector_paused() -> Any:
-    """Disable garbage collection until the last such block of all threads has ended; then it is as it was before the first."""
-    return _collector.in_force()
+    """Disable garbage collection until the last such block of all threads ends; then restore the earlier state."""
+    return _collector.active()
 
 
 def fastpath_disabled() -> Any:
     """Disable the fused attention of torch until the last such block of all threads has ended."""
-    return _fastpath.in_force()
+    return _fastpath.active()
 
 
 @contextmanager
-def functions_watched() -> Iterator[None]:
-    """Let `inside_function` know, in this thread, when a custom autograd function is running."""
+def autograd_functions_counted() -> Iterator[None]:
+    """Make `inside_autograd_function` work in this thread inside the block."""
     before = _recording.depth
-    with _functions.in_force():
+    with _functions.active():
         _recording.depth = 0
         try:
             yield
@@ -109,6 +112,6 @@ def functions_watched() -> Iterator[None]:
             _recording.depth = before
 
 
-def inside_function() -> bool:
-    """Whether this thread records the forward of a custom autograd function, which runs without gradients but has some."""
+def inside_autograd_function() -> bool:
+    """Whether this thread records the forward of a custom autograd function: it runs under no_grad, but has a gradient."""
     return bool(_recording.depth)

@@ -1,7 +1,7 @@
-"""Data movement: nothing is computed, labels go where their positions go.
+"""Rules for operators that move data (view, permute, cat, roll, ...): labels move with their positions.
 
-View, permute, cat and expand have rules that work axis by axis. Any other movement is followed by
-running the operator itself on a tensor of index numbers (`by_index`) and reading off where every position came from.
+View, permute, cat and expand have rules that work axis by axis. For any other operator, `by_index` runs the operator itself on
+a tensor of indices, which shows where every position of the result comes from.
 """
 
 from __future__ import annotations
@@ -25,27 +25,27 @@ def _view(scope: Scope) -> Sequence[Axes]:
 
 
 def regroup(scope: Scope, axes: Sequence[Axis], before: Sequence[int], after: Sequence[int]) -> Axes:
-    """Axes of a reshaped tensor: runs of old axes become runs of new ones of the same product."""
+    """The axes of a reshaped tensor: groups of old axes become groups of new axes with the same product of sizes."""
     result: list[Axis] = [None] * len(after)
     for axis, size in enumerate(before):
-        if size == 1 and _same_place(axis, before, after):
+        if size == 1 and _same_axis(axis, before, after):
             result[axis] = axes[axis]
         elif size == 1:
-            scope.fix(axes[axis], "folded away")
+            scope.fix(axes[axis], "an axis of size 1 removed by a reshape")
     for old, new in _runs(before, after):
         if len(old) == 1 and len(new) == 1:
             result[new[0]] = axes[old[0]]
         elif any(axes[a] is not None for a in old):
             sizes = [after[a] for a in new]
             flat = np.arange(math.prod(sizes), dtype=np.int64).reshape(sizes)
-            parts = _carried(scope, [axes[a] for a in old], [int(before[a]) for a in old], sizes, flat)
+            parts = _moved_axes(scope, [axes[a] for a in old], [int(before[a]) for a in old], sizes, flat)
             for axis, labels in zip(new, parts, strict=True):
                 result[axis] = labels
     return tuple(result)
 
 
-def _same_place(axis: int, before: Sequence[int], after: Sequence[int]) -> bool:
-    """Whether a size-1 axis is plainly the same one before and after."""
+def _same_axis(axis: int, before: Sequence[int], after: Sequence[int]) -> bool:
+    """Whether an axis of size 1 is the same axis before and after the reshape."""
     if len(before) != len(after) or axis >= len(after) or after[axis] != 1:
         return False
     return list(before[:axis]) == list(after[:axis])
@@ -73,11 +73,11 @@ def _runs(before: Sequence[int], after: Sequence[int]) -> list[tuple[list[int], 
     return runs
 
 
-def _carried(scope: Scope, axes: Sequence[Axis], before: Sequence[int], after: Sequence[int], moved: Labels) -> list[Axis]:
-    """New axes from where every position came from: `moved` has the new shape and holds old positions, counted flat.
+def _moved_axes(scope: Scope, axes: Sequence[Axis], before: Sequence[int], after: Sequence[int], moved: Labels) -> list[Axis]:
+    """The labels of the new axes. `moved` has the new shape and holds the flat index that every position had before.
 
-    An old axis that is spread over several new ones stays rectangular only if one of them carries the choice; of two old
-    axes folded into one new, only the finer can stay prunable.
+    If an old axis is split into several new axes, only one of them stays prunable, because the result must stay rectangular.
+    If two old axes are merged into one new axis, only the one with more units stays prunable.
     """
     result: list[Axis] = [None] * len(after)
     for source, labels in enumerate(axes):
@@ -86,38 +86,38 @@ def _carried(scope: Scope, axes: Sequence[Axis], before: Sequence[int], after: S
         coordinate = (moved // math.prod(before[source + 1 :])) % before[source]
         depends = [a for a in range(moved.ndim) if moved.shape[a] > 1 and np.ptp(coordinate, axis=a).any()]
         if not depends:
-            scope.fix(labels[np.unique(coordinate)], "selected by its position")
+            scope.fix(labels[np.unique(coordinate)], "selected by index")
             continue
         flat = labels[coordinate]
         along: Axis
         if len(depends) == 1:
-            carrier = depends[0]
-            along = np.moveaxis(flat, carrier, 0).reshape(flat.shape[carrier], -1)[:, 0]
+            target = depends[0]
+            along = np.moveaxis(flat, target, 0).reshape(flat.shape[target], -1)[:, 0]
         else:
-            carrier, along = _chosen(scope, flat, {a: after[a] for a in depends})
+            target, along = _split_axis(scope, flat, {a: after[a] for a in depends})
             if along is None:
                 continue
-        other = result[carrier]
+        other = result[target]
         if other is None or scope.units(along) > scope.units(other):
-            scope.fix(other, "folded together with a finer axis")
-            result[carrier] = along
+            scope.fix(other, "merged with an axis that has more units")
+            result[target] = along
         else:
-            scope.fix(along, "folded together with a finer axis")
+            scope.fix(along, "merged with an axis that has more units")
     return result
 
 
-def _chosen(scope: Scope, flat: Labels, sizes: dict[int, int]) -> tuple[int, Axis]:
-    """Which of several new axes carries the labels, and the labels along it."""
-    # An axis of batch times heads carries the heads: the same choice for every example.
+def _split_axis(scope: Scope, flat: Labels, sizes: dict[int, int]) -> tuple[int, Axis]:
+    """Which of several new axes stays prunable, and its labels."""
+    # An axis of size batch * heads has the labels of the heads, repeated for every example.
     period = {a: size.slope if isinstance(size, BatchInt) else int(size) for a, size in sizes.items()}
     rows = {a: np.broadcast_to(_index_of(flat.shape, a) % n, flat.shape).ravel() for a, n in period.items() if n > 1}
     labels = flat.ravel()
     if not rows:
-        scope.fix(labels, "unfolded into the batch")
+        scope.fix(labels, "reshaped into the batch axis")
         return 0, None
     choice = scope.choose({a: scope.analysis.space.units(labels, row) for a, row in rows.items()})
-    chosen = scope.tie_rows(labels, rows[choice], period[choice], "unfolded into several axes")
-    scope.watch(chosen)
+    chosen = scope.tie_rows(labels, rows[choice], period[choice], "split into several axes")
+    scope.set_choice_labels(chosen)
     return choice, np.tile(chosen, flat.shape[choice] // period[choice])
 
 
@@ -159,17 +159,17 @@ def _squeeze(scope: Scope) -> Sequence[Axes]:
     dropped = {scope.dim(d, len(axes)) for d in (dims if not isinstance(dims, int) else [dims])}
     dropped = {d for d in dropped if shape[d] == 1}
     for axis in dropped:
-        scope.fix(axes[axis], "squeezed away")
+        scope.fix(axes[axis], "squeezed")
     return [tuple(labels for axis, labels in enumerate(axes) if axis not in dropped)]
 
 
 @rule(aten.expand)
 def _expand(scope: Scope) -> Sequence[Axes]:
-    """Copies of one position are all alike: any of them can be left out."""
-    return [_spread(scope, scope.out_shape())]
+    """All copies of a position are the same, so any of them can be removed: the new axis gets new labels."""
+    return [_expanded(scope, scope.out_shape())]
 
 
-def _spread(scope: Scope, after: Sequence[int]) -> Axes:
+def _expanded(scope: Scope, after: Sequence[int]) -> Axes:
     axes, before = scope.axes("self"), scope.shape("self")
     result: list[Axis] = []
     for axis, size in enumerate(after):
@@ -178,7 +178,7 @@ def _spread(scope: Scope, after: Sequence[int]) -> Axes:
             result.append(axes[own])
             continue
         if own >= 0:
-            scope.fix(axes[own], "one position is spread over many")
+            scope.fix(axes[own], "broadcast from size 1")
         result.append(None if isinstance(size, BatchInt) else scope.fresh(size))
     return tuple(result)
 
@@ -194,7 +194,7 @@ def _repeat(scope: Scope) -> Sequence[Axes]:
         if own >= 0 and before[own] == size:
             result.append(labels)
         elif own < 0 or before[own] == 1:
-            scope.fix(labels, "one position is spread over many")
+            scope.fix(labels, "broadcast from size 1")
             result.append(None if isinstance(size, BatchInt) else scope.fresh(size))
         else:
             result.append(None if labels is None else np.tile(labels, int(size) // len(labels)))
@@ -205,25 +205,25 @@ def _repeat(scope: Scope) -> Sequence[Axes]:
 def _repeat_interleave(scope: Scope) -> Sequence[Axes]:
     axes, repeats, dim = scope.axes("self"), scope.get("repeats"), scope.get("dim")
     if dim is None or not isinstance(repeats, int):
-        return untouched(scope)
+        return fix_all(scope)
     dim = scope.dim(dim, len(axes))
     labels = axes[dim]
     axes[dim] = None if labels is None else np.repeat(labels, int(repeats))
     return [tuple(axes)]
 
 
-def untouched(scope: Scope) -> Sequence[Axes]:
-    """Give up on this call: all it touches is fixed."""
+def fix_all(scope: Scope) -> Sequence[Axes]:
+    """For a call whose movement is not followed: fix all axes of its arguments and results."""
     for _, value in scope.call.tensors():
         for axis in scope.analysis.axes[value]:
-            scope.fix(axis, "moved in a way that is not followed")
+            scope.fix(axis, "moved by an operator that is not followed")
     values = scope.analysis.program.values
     return [(None,) * len(values[v].shape) if v is not None else () for v in scope.call.outputs]
 
 
 @rule(aten.cat, aten.concat, aten.concatenate)
 def _cat(scope: Scope) -> Sequence[Axes]:
-    """Along the joined axis labels follow each other; along the others the parts must agree."""
+    """Labels are concatenated along the joined axis; along the other axes the parts are tied."""
     parts = [i for i in range(len(scope.get("tensors"))) if scope.shape("tensors", i) != (0,)]
     rank = len(scope.out_shape())
     dim = scope.dim(scope.get("dim", 0), rank)
@@ -231,7 +231,7 @@ def _cat(scope: Scope) -> Sequence[Axes]:
     for i in parts[1:]:
         for axis, labels in enumerate(scope.axes("tensors", i)):
             if axis != dim:
-                result[axis] = scope.tie(result[axis], labels, "parts side by side")
+                result[axis] = scope.tie(result[axis], labels, "concatenated tensors")
     joined = [(scope.axes("tensors", i)[dim], int(scope.shape("tensors", i)[dim])) for i in parts]
     if all(labels is None for labels, _ in joined):
         result[dim] = None
@@ -245,17 +245,17 @@ def _stack(scope: Scope) -> Sequence[Axes]:
     result = list(scope.axes("tensors", 0))
     for i in range(1, len(scope.get("tensors"))):
         for axis, labels in enumerate(scope.axes("tensors", i)):
-            result[axis] = scope.tie(result[axis], labels, "parts on top of each other")
+            result[axis] = scope.tie(result[axis], labels, "stacked tensors")
     result.insert(scope.dim(scope.get("dim", 0), len(result) + 1), None)
     return [tuple(result)]
 
 
 @rule(aten.unfold)
 def _unfold(scope: Scope) -> Sequence[Axes]:
-    """Sliding windows along one axis; the others pass."""
+    """Sliding windows along one axis, which is fixed; the other axes keep their labels."""
     axes = scope.axes("self")
     dim = scope.dim(scope.get("dimension"), len(axes))
-    scope.fix(axes[dim], "windows slide along it")
+    scope.fix(axes[dim], "the axis of a sliding window")
     axes[dim] = None
     return [(*axes, None)]
 
@@ -266,7 +266,7 @@ def _rearranged(scope: Scope) -> Sequence[Axes]:
 
 
 def by_axis(scope: Scope) -> Sequence[Axes] | None:
-    """Rearrangements that act on each axis alone, run on one axis at a time (the others have size 1)."""
+    """For operators that act on each axis separately: run the operator on one axis at a time, with the others of size 1."""
     if scope.call.packet is aten.rot90:
         return None
     axes, shape = scope.axes("self"), scope.shape("self")
@@ -284,17 +284,17 @@ def by_axis(scope: Scope) -> Sequence[Axes] | None:
 
 
 def _run(scope: Scope, probe: torch.Tensor) -> torch.Tensor:
-    args = {name: scope.known(name) if isinstance(arg, Ref) else arg for name, arg in scope.call.args.items()}
+    args = {name: scope.data_of(name) if isinstance(arg, Ref) else arg for name, arg in scope.call.args.items()}
     args["self"] = probe
     result: torch.Tensor = scope.call.op(**args)
     return result
 
 
 def by_index(scope: Scope) -> Sequence[Axes]:
-    """Any movement of one tensor: run it on index numbers and see which old axis each new axis depends on."""
+    """For any operator that moves one tensor: run it on indices and see which old axis each new axis depends on."""
     before = [int(s) for s in scope.shape("self")]
     moved = _run(scope, torch.arange(math.prod(before)).reshape(before)).numpy()
-    return [tuple(_carried(scope, scope.axes("self"), before, scope.out_shape(), moved))]
+    return [tuple(_moved_axes(scope, scope.axes("self"), before, scope.out_shape(), moved))]
 
 
 def _index_of(shape: Sequence[int], axis: int) -> Labels:

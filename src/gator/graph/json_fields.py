@@ -1,4 +1,4 @@
-"""Read values out of JSON with declared types: whatever does not fit is a ValueError that says what was found."""
+"""Read values of declared types from parsed JSON; anything else raises a ValueError that says what was found."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ T = TypeVar("T")
 
 
 def field(data: Any, name: str, kind: type[T]) -> T:
-    """The value under `name` of a JSON object, of exactly this type (a bool is no int)."""
+    """The value under `name` of a JSON object, of exactly this type (a bool is not accepted as an int)."""
     if type(data) is not dict:
         raise ValueError(f"a {type(data).__name__} where an object with {name!r} was expected")
     if name not in data:
@@ -25,7 +25,7 @@ def strings(data: Any, name: str) -> tuple[str, ...]:
 
 
 def counts(data: Any, name: str, *, least: int = 0) -> tuple[int, ...]:
-    """A list of whole numbers, none below `least`, under `name`."""
+    """A list of integers, none below `least`, under `name`."""
     found = _items(data, name, int)
     if any(number < least for number in found):
         raise ValueError(f"{name!r} holds {min(found)}; expected numbers from {least}")

@@ -1,4 +1,4 @@
-"""What is set for the whole process while a network is traced comes back as it was, whichever threads trace."""
+"""Global state that tracing changes is restored, also when several threads trace."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import torch
 from torch import nn
 
 import gator
-from gator.graph.process_wide import collector_paused
+from gator.graph.global_state import collector_paused
 
 
 @pytest.fixture(params=[True, False], ids=["enabled", "disabled"])
@@ -22,7 +22,7 @@ def enabled(request) -> bool:
     (gc.enable if was else gc.disable)()
 
 
-def test_the_collector_comes_back_as_it_was(enabled) -> None:
+def test_the_collector_is_restored(enabled) -> None:
     with collector_paused():
         assert not gc.isenabled()
         with collector_paused():
@@ -66,7 +66,7 @@ class Doubled(torch.autograd.Function):
 
 
 class Waiting(nn.Module):
-    """Stops in the middle of being recorded until it is told to go on."""
+    """Waits in the middle of being recorded until `leave` is set."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -80,8 +80,8 @@ class Waiting(nn.Module):
         return self.two(x)
 
 
-def test_other_threads_go_on_while_one_records() -> None:
-    """Their autograd functions have gradients, and what is set for the whole process comes back."""
+def test_other_threads_are_not_affected_while_one_records() -> None:
+    """Their autograd functions have gradients, and global state is restored."""
     apply, fastpath = torch.autograd.Function.__dict__["apply"], torch.backends.mha.get_fastpath_enabled()
     first, second = Waiting(), Waiting()
     graphs = []

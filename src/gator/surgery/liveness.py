@@ -1,7 +1,8 @@
-"""What becomes of every value under a plan: still computed, empty, or constant because what fed it is gone.
+"""Which values of a program are still computed under a plan, which are empty, and which have become constants.
 
-An operator whose result has an empty axis is not run. A contraction over an empty axis gives its bias, and what follows
-from that alone is a constant. This is how a residual block disappears.
+An operator whose result has an empty axis is not run. A contraction over an empty axis returns its bias, and everything that is
+computed from constants alone is a constant. This is how a residual block is removed. A cut after which the output no longer
+depends on the input is an error.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ from gator.surgery.plan import Plan
 
 aten = torch.ops.aten
 
-# Sums that are zero (or their bias) when there is nothing to sum over.
+# Sums over an empty axis: the result is zero, or the bias.
 CONTRACTIONS = (
     aten.linear, aten.conv1d, aten.conv2d, aten.conv3d, aten.convolution, aten.conv_transpose1d, aten.conv_transpose2d,
     aten.conv_transpose3d, aten.matmul, aten.mm, aten.bmm, aten.mv, aten.dot, aten.addmm, aten.baddbmm, aten.einsum,
@@ -28,21 +29,22 @@ DROPOUTS = (aten.dropout, aten.dropout_, aten.feature_dropout, aten.feature_drop
 
 @dataclass(frozen=True)
 class Fate:
-    """The fate of every value of one program."""
+    """What becomes of the values and calls of one program under a plan."""
 
-    empty: frozenset[int]
-    folded: frozenset[int]  # depended on the input, and does no longer
-    emptied_sum: frozenset[int]  # calls that sum over nothing
+    empty: frozenset[int]  # values with an empty axis
+    folded: frozenset[int]  # values that depended on the input before and are constants now
+    emptied_sum: frozenset[int]  # calls that sum over an empty axis
     live: frozenset[int]  # calls whose result is needed
 
 
 def decide(plan: Plan, mode: Mode) -> Fate:
+    """What becomes of the values of the program of one mode."""
     labelled = plan.graph.of(mode)
     program = labelled.program
     empty = frozenset(v for v in labelled.axes if 0 in plan.shape(mode, v))
-    before: set[int] = set(program.inputs)
+    before: set[int] = set(program.inputs)  # values that depend on an input, before the cut and after it
     after: set[int] = set(program.inputs)
-    pinned = _pinned(plan, mode)
+    written_views = _written_through_views(plan, mode)
     emptied_sum = set()
     for call in program.calls:
         outputs = [v for v in call.outputs if v is not None]
@@ -52,17 +54,17 @@ def decide(plan: Plan, mode: Mode) -> Fate:
             before.update(outputs)
         if all(v in empty for v in outputs) and outputs:
             continue
-        if _sums_nothing(plan, mode, call):
+        if _sums_over_empty_axis(plan, mode, call):
             emptied_sum.add(call.index)
             args = [call.value_at("self")] if call.packet in (aten.addmm, aten.baddbmm) else []
-        if random or any(v in after and v not in empty for v in args) or any(v in before & pinned for v in outputs):
+        if random or any(v in after and v not in empty for v in args) or any(v in before & written_views for v in outputs):
             after.update(outputs)
     folded = frozenset(before - after - empty)
     return Fate(empty, folded, frozenset(emptied_sum), needed(program, gone=empty | folded))
 
 
-def _pinned(plan: Plan, mode: Mode) -> set[int]:
-    """Values whose memory is written through another view: they are left as they are."""
+def _written_through_views(plan: Plan, mode: Mode) -> set[int]:
+    """Values whose memory is written through another view: they are not turned into constants."""
     program = plan.graph.of(mode).program
     written = {program.values[c.mutates].storage for c in program.calls if c.mutates is not None}
     made_by_write = {v for c in program.calls if c.mutates is not None for v in c.outputs}
@@ -73,8 +75,8 @@ def _pinned(plan: Plan, mode: Mode) -> set[int]:
     return {v for group in views.values() if sum(v not in made_by_write for v in group) > 1 for v in group}
 
 
-def _sums_nothing(plan: Plan, mode: Mode, call: Call) -> bool:
-    """Whether the call sums over an axis with nothing living on it; an error if it cannot do without."""
+def _sums_over_empty_axis(plan: Plan, mode: Mode, call: Call) -> bool:
+    """Whether the call sums over an axis that keeps no channel. Raises KeptError if the operator needs at least one."""
     labelled = plan.graph.of(mode)
     for read in labelled.reads.get(call.index, ()):
         labels = labelled.axes[call.value_at(read.argument)][read.axis]
@@ -95,20 +97,21 @@ def _sums_nothing(plan: Plan, mode: Mode, call: Call) -> bool:
 
 
 def check_connected(plan: Plan, mode: Mode, fate: Fate) -> None:
-    """An output that no longer depends on any input is an error that names the edge to blame."""
+    """Raise KeptError, naming the edge, if an output no longer depends on any input."""
     labelled = plan.graph.of(mode)
     for leaf in labelled.program.outputs[0]:
         if isinstance(leaf, Ref) and (leaf.id in fate.folded or leaf.id in fate.empty):
             calls = [c for c in labelled.program.calls if c.index in fate.emptied_sum]
-            blame = _blame(plan, mode, calls[-1]) if calls else plan.emptied[0]
+            edge = _emptied_edge(plan, mode, calls[-1]) if calls else plan.emptied[0]
             raise KeptError(
-                f"this cut would disconnect the output from the input: edge {blame!r} keeps no channel\n"
+                f"this cut would disconnect the output from the input: edge {edge!r} keeps no channel\n"
                 "  Keep at least one unit of it.",
-                blame,
+                edge,
             )
 
 
-def _blame(plan: Plan, mode: Mode, call: Call) -> str:
+def _emptied_edge(plan: Plan, mode: Mode, call: Call) -> str:
+    """The edge without channels that a call sums over."""
     labelled = plan.graph.of(mode)
     for read in labelled.reads[call.index]:
         labels = labelled.axes[call.value_at(read.argument)][read.axis]

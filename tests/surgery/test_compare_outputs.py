@@ -6,7 +6,7 @@ import math
 
 import torch
 
-from gator.surgery.verify import difference
+from gator.surgery.compare_outputs import difference
 
 
 def test_the_difference_is_relative_to_the_larger_output() -> None:
@@ -16,7 +16,7 @@ def test_the_difference_is_relative_to_the_larger_output() -> None:
     assert difference(torch.zeros(2), torch.zeros(2)) == 0
 
 
-def test_what_cannot_be_compared_is_infinitely_different() -> None:
+def test_outputs_that_cannot_be_compared_differ_infinitely() -> None:
     one = torch.tensor([1.0, math.inf])
     assert difference(one, one) == 0
     assert difference(one, torch.tensor([math.inf, 1.0])) == math.inf

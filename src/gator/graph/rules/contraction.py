@@ -1,4 +1,8 @@
-"""Contractions: what is summed over is tied to the weight's input axis; the weight's output axis is the result's."""
+"""Rules for contractions: convolutions, linear layers, matrix products, attention and embeddings.
+
+The axis of the input that is summed over is tied to the input axis of the weight; the output axis of the weight becomes an axis
+of the result.
+"""
 
 from __future__ import annotations
 
@@ -12,8 +16,8 @@ from gator.graph.rules.pointwise import broadcast
 from gator.graph.rules.table import Scope, rule
 
 aten = torch.ops.aten
-_SUMMED = "summed over by the weight"
-_WRITTEN = "written by the weight"
+_SUMMED = "input channels of the weight"
+_WRITTEN = "output channels of the weight"
 
 
 @rule(aten.linear)
@@ -39,21 +43,21 @@ def _conv(scope: Scope) -> Sequence[Axes]:
         return _conv_transpose(scope)
     x, weight, sizes = scope.axes("input"), scope.axes("weight"), scope.shape("weight")
     channel = len(x) - (len(sizes) - 2) - 1
-    beyond = _through_space(scope, x[channel + 1 :], weight[2:], sizes[2:])
+    spatial = _spatial_axes(scope, x[channel + 1 :], weight[2:], sizes[2:])
     groups = scope.get("groups", 1)
-    _, outside = _grouped(scope, x[channel], weight[1], weight[0], groups, int(sizes[1]), int(sizes[0]) // groups)
+    _, out = _grouped(scope, x[channel], weight[1], weight[0], groups, int(sizes[1]), int(sizes[0]) // groups)
     if scope.has("bias"):
-        outside = scope.tie(outside, scope.axes("bias")[0], _WRITTEN)
+        out = scope.tie(out, scope.axes("bias")[0], _WRITTEN)
     scope.read("input", channel, "sum")
     scope.produces("weight", 0)
     if not (groups > 1 and sizes[1] == 1):
         scope.consumes("weight", 1)
-    return [(*x[:channel], outside, *beyond)]
+    return [(*x[:channel], out, *spatial)]
 
 
 @rule(aten.conv_transpose1d, aten.conv_transpose2d, aten.conv_transpose3d)
 def _conv_transpose(scope: Scope) -> Sequence[Axes]:
-    """The weight is (in, out / groups, ...)."""
+    """The weight has shape (in, out / groups, ...)."""
     x, weight, sizes = scope.axes("input"), scope.axes("weight"), scope.shape("weight")
     channel = len(x) - (len(sizes) - 2) - 1
     _fix_space(scope, x[channel + 1 :], weight[2:])
@@ -74,21 +78,21 @@ def _conv_transpose(scope: Scope) -> Sequence[Axes]:
     return [(*x[:channel], out, *[None] * (len(x) - channel - 1))]
 
 
-def _through_space(scope: Scope, x: Sequence[Axis], kernel: Sequence[Axis], sizes: Sequence[int]) -> list[Axis]:
-    """Under a kernel of one, space passes position by position; under any other it is fixed."""
+def _spatial_axes(scope: Scope, x: Sequence[Axis], kernel: Sequence[Axis], sizes: Sequence[int]) -> list[Axis]:
+    """A kernel of size 1 maps spatial positions one to one; any other kernel fixes the axis."""
     _fix_space(scope, kernel)
     result: list[Axis] = []
     for axis, (labels, size) in enumerate(zip(x, sizes, strict=True)):
         if size == 1 and _along(scope.get("stride", 1), axis) == 1 and _along(scope.get("padding", 0), axis) in (0, "valid"):
             result.append(labels)
         else:
-            scope.fix(labels, "space under a kernel")
+            scope.fix(labels, "a spatial axis of a convolution")
             result.append(None)
     return result
 
 
 def _along(argument: object, axis: int) -> object:
-    """One entry of an argument that is given for all axes or for each."""
+    """The entry for one axis of an argument that is a single value for all axes or a list with one per axis."""
     if isinstance(argument, (list, tuple)):
         return argument[axis] if len(argument) > 1 else argument[0] if argument else 0
     return argument
@@ -97,7 +101,7 @@ def _along(argument: object, axis: int) -> object:
 def _fix_space(scope: Scope, *parts: Sequence[Axis]) -> None:
     for part in parts:
         for axis in part:
-            scope.fix(axis, "space under a kernel")
+            scope.fix(axis, "a spatial axis of a convolution")
 
 
 def _grouped(
@@ -110,10 +114,10 @@ def _grouped(
     per_out: int,
     inner: Axis = None,
 ) -> tuple[Axis, Axis]:
-    """Tie input, weight and output of a (grouped) convolution; returns the labels of input and output.
+    """Tie input, weight and output of a convolution, grouped or not; returns the labels of input and output.
 
-    Same position in every group, or whole groups: whichever leaves more units. `inner` is the output axis of a
-    transposed weight, which has one position for all groups.
+    Either the same positions of every group are kept, or whole groups: whichever leaves more units. `inner` is the output axis
+    of a transposed weight, which has one position for all groups.
     """
     if groups == 1:
         return scope.tie(x, weight_in, _SUMMED), weight_out
@@ -133,9 +137,9 @@ def _grouped(
     choice = scope.choose(options)
     if choice == "groups":
         chosen = scope.tie_rows(both, by_group, groups, "whole groups of a grouped convolution")
-        scope.fix(weight_in, "whole groups are kept")
-        scope.fix(inner, "whole groups are kept")
-        scope.watch(chosen)
+        scope.fix(weight_in, "only whole groups can be removed")
+        scope.fix(inner, "only whole groups can be removed")
+        scope.set_choice_labels(chosen)
         return x, weight_out
     columns = scope.tie_rows(x_labels, rows_in % per_in, per_in, "same position in every group")
     if weight_in is not None:
@@ -143,7 +147,7 @@ def _grouped(
     columns_out = scope.tie_rows(out_labels, rows_out % per_out, per_out, "same position in every group")
     if inner is not None:
         scope.tie(columns_out, inner, _WRITTEN)
-    scope.watch(np.concatenate([columns, columns_out]))
+    scope.set_choice_labels(np.concatenate([columns, columns_out]))
     return x, weight_out
 
 
@@ -175,7 +179,7 @@ def _product(scope: Scope, left: str, right: str) -> Axes:
 
 
 def _ports(scope: Scope, left: str, right: str, axis_left: int, axis_right: int) -> None:
-    """A parameter on either side is the layer; with none, it is attention: its head dimension is contracted here."""
+    """A parameter on either side is the weight of a layer. Without one it is attention, which contracts head dimensions."""
     weights = [scope.id(name) in scope.analysis.static for name in (left, right)]
     for name, axis, is_weight in ((left, axis_left, weights[0]), (right, axis_right, weights[1])):
         if is_weight:
@@ -200,18 +204,18 @@ def _addmm(scope: Scope) -> Sequence[Axes]:
 
 @rule(aten.einsum)
 def _einsum(scope: Scope) -> Sequence[Axes]:
-    """A letter is one axis wherever it stands; a letter missing on the right is summed over."""
+    """All axes with the same letter are tied; a letter that is missing from the result is summed over."""
     equation = scope.get("equation").replace(" ", "")
     left, _, right = equation.partition("->")
     terms = left.split(",")
     ranks = [len(scope.shape("tensors", i)) for i in range(len(terms))]
     dots = max((rank - len(term.replace("...", "")) for term, rank in zip(terms, ranks, strict=True)), default=0)
-    spread = "".join(chr(0x100 + i) for i in range(dots))
-    terms = [_spell(term, rank, spread) for term, rank in zip(terms, ranks, strict=True)]
+    dot_letters = "".join(chr(0x100 + i) for i in range(dots))
+    terms = [_expand_dots(term, rank, dot_letters) for term, rank in zip(terms, ranks, strict=True)]
     letters = "".join(terms)
     if "->" not in equation:
-        right = spread + "".join(sorted(c for c in set(letters) if letters.count(c) == 1 and c not in spread))
-    right = right.replace("...", spread)
+        right = dot_letters + "".join(sorted(c for c in set(letters) if letters.count(c) == 1 and c not in dot_letters))
+    right = right.replace("...", dot_letters)
     sizes = {c: int(s) for i, term in enumerate(terms) for c, s in zip(term, scope.shape("tensors", i), strict=True) if s != 1}
     found: dict[str, Axis] = {}
     for i, term in enumerate(terms):
@@ -219,10 +223,10 @@ def _einsum(scope: Scope) -> Sequence[Axes]:
         is_weight = scope.id("tensors", i) in scope.analysis.static
         for axis, letter in enumerate(term):
             if shape[axis] == 1 and sizes.get(letter, 1) != 1:
-                scope.fix(axes[axis], "one position is spread over many")
+                scope.fix(axes[axis], "broadcast from size 1")
                 continue
             if term.count(letter) > 1:
-                scope.fix(axes[axis], "a diagonal is taken")
+                scope.fix(axes[axis], "a diagonal of einsum")
             found[letter] = scope.tie(found[letter], axes[axis], "the same letter of einsum") if letter in found else axes[axis]
             if letter not in right:
                 scope.read("tensors", axis, "sum", i)
@@ -239,11 +243,11 @@ def _einsum(scope: Scope) -> Sequence[Axes]:
     return [tuple(found.get(letter) for letter in right)]
 
 
-def _spell(term: str, rank: int, spread: str) -> str:
+def _expand_dots(term: str, rank: int, dot_letters: str) -> str:
     if "..." not in term:
         return term
     count = rank - len(term.replace("...", ""))
-    return term.replace("...", spread[len(spread) - count :])
+    return term.replace("...", dot_letters[len(dot_letters) - count :])
 
 
 @rule(aten.bilinear)
@@ -260,13 +264,13 @@ def _bilinear(scope: Scope) -> Sequence[Axes]:
     out = weight[0]
     if scope.has("bias"):
         out = scope.tie(out, scope.axes("bias")[0], _WRITTEN)
-    batch = [scope.tie(a, b, "element by element") for a, b in zip(one[:-1], two[:-1], strict=True)]
+    batch = [scope.tie(a, b, "element-wise") for a, b in zip(one[:-1], two[:-1], strict=True)]
     return [(*batch, out)]
 
 
 @rule(aten.scaled_dot_product_attention)
 def _attention(scope: Scope) -> Sequence[Axes]:
-    """Heads are tied over query, key and value; the key axis is normalised over and fixed."""
+    """Heads of query, key and value are tied. The axis of keys and values is normalised over by softmax, so it is fixed."""
     q, k, v = scope.axes("query"), scope.axes("key"), scope.axes("value")
     shape_q, shape_k, shape_v = scope.shape("query"), scope.shape("key"), scope.shape("value")
     scope.tie(q[-1], k[-1], "contracted in attention")
@@ -277,9 +281,9 @@ def _attention(scope: Scope) -> Sequence[Axes]:
     for labels in (*q[:-2], *k[:-2], *v[:-2]):
         scope.analysis.mark_heads(labels)
     for axis in (k[-2], v[-2]):
-        scope.fix(axis, "attended to")
+        scope.fix(axis, "the axis of keys in attention")
     if scope.get("is_causal", False):
-        scope.fix(q[-2], "causal attention counts positions")
+        scope.fix(q[-2], "causal attention depends on the position")
     heads_q, heads_kv = (shape_q[-3] if len(shape_q) > 2 else 1), (shape_k[-3] if len(shape_k) > 2 else 1)
     if scope.get("enable_gqa", False) and heads_q != heads_kv:
         repeat = heads_q // heads_kv
@@ -297,7 +301,7 @@ def _attention(scope: Scope) -> Sequence[Axes]:
         batch = broadcast(scope, parts, scope.out_shape()[:-2])
     if scope.has("attn_mask"):
         mask, mask_shape = scope.axes("attn_mask"), scope.shape("attn_mask")
-        scope.fix(mask[-1], "attended to")
+        scope.fix(mask[-1], "the axis of keys in attention")
         target = (*scope.out_shape()[:-2], shape_q[-2])
         broadcast(scope, [((*batch, q[-2]), target), (mask[:-1], mask_shape[:-1])], target)
     return [(*batch, q[-2], v[-1])]
@@ -306,8 +310,8 @@ def _attention(scope: Scope) -> Sequence[Axes]:
 @rule(aten.embedding)
 def _embedding(scope: Scope) -> Sequence[Axes]:
     weight = scope.axes("weight")
-    scope.fix(weight[0], "looked up by index")
+    scope.fix(weight[0], "the indices of an embedding")
     for axis in scope.axes("indices"):
-        scope.fix(axis, "an index")
+        scope.fix(axis, "a tensor of indices")
     scope.produces("weight", 1)
     return [(*[None] * len(scope.shape("indices")), weight[1])]

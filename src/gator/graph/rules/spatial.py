@@ -1,4 +1,4 @@
-"""Operators over space: pools, upsampling and paddings leave channels alone; unfolding and shuffles regroup them."""
+"""Rules for spatial operators: pooling, upsampling and padding keep channels; unfold and pixel shuffle regroup them."""
 
 from __future__ import annotations
 
@@ -29,17 +29,17 @@ _RANK = {packet: rank for rank, packets in _SPATIAL.items() for packet in packet
 
 
 @rule(*_RANK)
-def _over_space(scope: Scope) -> Sequence[Axes]:
-    """The last one, two or three axes are space; the others pass."""
+def _pooling_and_resizing(scope: Scope) -> Sequence[Axes]:
+    """The last one, two or three axes are spatial and fixed; the others keep their labels."""
     (_, value), *rest = scope.call.tensors()
     axes = list(scope.analysis.axes[value])
     rank = _RANK[scope.call.packet]
     for axis in range(len(axes) - rank, len(axes)):
-        scope.fix(axes[axis], "space")
+        scope.fix(axes[axis], "a spatial axis")
         axes[axis] = None
     for _, other in rest:
-        for passing, labels in zip(axes, scope.analysis.axes[other], strict=False):
-            scope.tie(passing, labels, "positions of the same channels")
+        for own, labels in zip(axes, scope.analysis.axes[other], strict=False):
+            scope.tie(own, labels, "pooling indices of the same channels")
     return [tuple(axes) for _ in scope.call.outputs]
 
 
@@ -49,29 +49,29 @@ def _pixel_shuffle(scope: Scope) -> Sequence[Axes]:
     labels = axes[-3]
     if labels is not None:
         rows = np.arange(len(labels), dtype=np.int64) // factor
-        labels = scope.tie_rows(labels, rows, len(labels) // factor, "channels that make one pixel block")
-    return [_with_space(scope, axes, labels)]
+        labels = scope.tie_rows(labels, rows, len(labels) // factor, "channels that are shuffled into one block of pixels")
+    return [_with_fixed_space(scope, axes, labels)]
 
 
 @rule(aten.pixel_unshuffle)
 def _pixel_unshuffle(scope: Scope) -> Sequence[Axes]:
     axes, factor = scope.axes("self"), scope.get("downscale_factor") ** 2
     labels = axes[-3]
-    return [_with_space(scope, axes, None if labels is None else np.repeat(labels, factor))]
+    return [_with_fixed_space(scope, axes, None if labels is None else np.repeat(labels, factor))]
 
 
-def _with_space(scope: Scope, axes: list[Axis], channels: Axis) -> Axes:
+def _with_fixed_space(scope: Scope, axes: list[Axis], channels: Axis) -> Axes:
     for axis in axes[-2:]:
-        scope.fix(axis, "space")
+        scope.fix(axis, "a spatial axis")
     return (*axes[:-3], channels, None, None)
 
 
 @rule(aten.im2col)
 def _im2col(scope: Scope) -> Sequence[Axes]:
-    """(B, C, H, W) to (B, C * kernel, positions): every channel becomes a run of kernel size."""
+    """(B, C, H, W) to (B, C * kernel, positions): every channel becomes as many positions as the kernel has."""
     axes = scope.axes("self")
     for axis in axes[-2:]:
-        scope.fix(axis, "space")
+        scope.fix(axis, "a spatial axis")
     count = math.prod(scope.get("kernel_size"))
     labels = axes[-3]
     return [(*axes[:-3], None if labels is None else np.repeat(labels, count), None)]
@@ -80,11 +80,11 @@ def _im2col(scope: Scope) -> Sequence[Axes]:
 @rule(aten.col2im)
 def _col2im(scope: Scope) -> Sequence[Axes]:
     axes, count = scope.axes("self"), math.prod(scope.get("kernel_size"))
-    scope.fix(axes[-1], "space")
+    scope.fix(axes[-1], "a spatial axis")
     labels = axes[-2]
     if labels is not None:
         rows = np.arange(len(labels), dtype=np.int64) // count
-        labels = scope.tie_rows(labels, rows, len(labels) // count, "values of one channel under a kernel")
+        labels = scope.tie_rows(labels, rows, len(labels) // count, "kernel positions of one channel")
     return [(*axes[:-2], labels, None, None)]
 
 
@@ -92,14 +92,14 @@ def _col2im(scope: Scope) -> Sequence[Axes]:
 def _grid_sampler(scope: Scope) -> Sequence[Axes]:
     axes, grid = scope.axes("input"), scope.axes("grid")
     for axis in (*axes[2:], *grid[1:]):
-        scope.fix(axis, "space")
+        scope.fix(axis, "a spatial axis")
     batch = scope.tie(axes[0], grid[0], "element by element")
     return [(batch, axes[1], *[None] * (len(axes) - 2))]
 
 
 @rule(aten.constant_pad_nd)
 def _constant_pad(scope: Scope) -> Sequence[Axes]:
-    """What is filled in beside labelled channels may be left out again: it gets labels of its own."""
+    """Padding of a prunable axis can be removed again, so it gets new labels."""
     axes, pad = scope.axes("self"), scope.get("pad")
     for pair in range(len(pad) // 2):
         axis = len(axes) - 1 - pair

@@ -1,21 +1,22 @@
-"""Operators that mix positions along an axis: reductions, softmax, sorting.
+"""Rules for operators that mix positions along an axis: reductions, softmax, sorting.
 
-Reductions and softmax can count the living alone, so the axis stays prunable; where that has no meaning it is fixed.
+Reductions and softmax can leave removed channels out, so the axis stays prunable; where that is not possible it is fixed.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 import torch
 
 from gator.graph.labels import Axes, Axis
-from gator.graph.rules.table import Scope, rule
+from gator.graph.rules.table import ReadKind, Scope, rule
 
 aten = torch.ops.aten
 
-# How a dead channel is kept out of each reduction: the name of what surgery puts in its place.
-KINDS = {
+# How removed channels are kept out of each reduction.
+KINDS: dict[Any, ReadKind] = {
     aten.sum: "sum", aten.mean: "mean", aten.amax: "max", aten.amin: "min", aten.var: "var", aten.std: "var",
     aten.var_mean: "var", aten.std_mean: "var", aten.linalg_vector_norm: "sum", aten.norm: "sum", aten.prod: "prod",
     aten.logsumexp: "max", aten.any: "sum", aten.all: "prod", aten.count_nonzero: "sum",
@@ -31,9 +32,9 @@ def _reduction(scope: Scope) -> Sequence[Axes]:
     else:
         reduced = {scope.dim(d, len(axes)) for d in (dims if isinstance(dims, (list, tuple)) else [dims])}
     kind = KINDS[scope.call.packet]
-    negative = kind == "sum" and scope.get("ord", scope.get("p", 2)) is not None and _below_one(scope)
+    changed_by_zeros = kind == "sum" and scope.get("ord", scope.get("p", 2)) is not None and _order_below_one(scope)
     for axis in sorted(reduced):
-        if negative or kind == "prod":
+        if changed_by_zeros or kind == "prod":
             scope.fix(axes[axis], f"reduced by {scope.call.packet.__name__}")
         else:
             scope.read("self", axis, kind)
@@ -43,22 +44,22 @@ def _reduction(scope: Scope) -> Sequence[Axes]:
     return [tuple(out) for _ in scope.call.outputs]
 
 
-def _below_one(scope: Scope) -> bool:
-    """A norm of order below one (counting, or a minimum) is not left alone by added zeros."""
+def _order_below_one(scope: Scope) -> bool:
+    """Whether it is a norm of an order below 1 (a count or a minimum, for example), which zeros would change."""
     order = scope.get("ord", scope.get("p"))
     return isinstance(order, (int, float)) and order < 1
 
 
 @rule(aten.max, aten.min)
 def _extreme(scope: Scope) -> Sequence[Axes]:
-    """By dimension (values and indices), over everything, or of two tensors."""
+    """The maximum along a dimension (values and indices), over all elements, or of two tensors."""
     from gator.graph.rules.pointwise import broadcast
 
     if scope.has("other"):
         parts = [(scope.axes(n), scope.shape(n)) for n in ("self", "other")]
         return [broadcast(scope, parts, scope.out_shape())]
     axes = scope.axes("self")
-    kind = "max" if scope.call.packet is aten.max else "min"
+    kind: ReadKind = "max" if scope.call.packet is aten.max else "min"
     dim = scope.get("dim")
     if dim is None:
         for axis in range(len(axes)):
@@ -66,7 +67,7 @@ def _extreme(scope: Scope) -> Sequence[Axes]:
         return [()]
     dim = scope.dim(dim, len(axes))
     if len(scope.call.outputs) > 1 and scope.call.outputs[1] in scope.analysis.used:
-        scope.fix(axes[dim], "its positions are asked for")
+        scope.fix(axes[dim], "its indices are used")
     scope.read("self", dim, kind)
     out = axes[:dim] + ([None] if scope.get("keepdim", False) else []) + axes[dim + 1 :]
     return [tuple(out) for _ in scope.call.outputs]
@@ -88,12 +89,12 @@ def _cumulative(scope: Scope) -> Sequence[Axes]:
 
 @rule(aten.argmax, aten.argmin, aten.sort, aten.argsort, aten.topk, aten.cumprod, aten.median, aten.mode)
 def _ordering(scope: Scope) -> Sequence[Axes]:
-    """Positions along the axis have a meaning of their own."""
+    """The result depends on positions along the axis, so the axis is fixed."""
     axes = scope.axes("self")
     dim = scope.get("dim", None if scope.call.packet in (aten.argmax, aten.argmin, aten.median) else -1)
     chosen = range(len(axes)) if dim is None else [scope.dim(dim, len(axes))]
     for axis in chosen:
-        scope.fix(axes[axis], "positions along the axis are compared")
+        scope.fix(axes[axis], "sorted or compared along the axis")
         axes[axis] = None
     rank = len(scope.out_shape())
     if rank < len(axes):
@@ -105,6 +106,6 @@ def _ordering(scope: Scope) -> Sequence[Axes]:
 def _triangle(scope: Scope) -> Sequence[Axes]:
     axes = scope.axes("self")
     for axis in (len(axes) - 2, len(axes) - 1):
-        scope.fix(axes[axis], "a triangle counts positions")
+        scope.fix(axes[axis], "a triangular mask depends on the position")
         axes[axis] = None
     return [tuple(axes)]
