@@ -13,7 +13,7 @@ import gator
 
 
 def pruned(model, x, share=0.5):
-    pruner = gator.Pruner(model, x, alpha=1.0)
+    pruner = gator.Pruner(model, x, alpha=1.0, round_to=1)
     close(pruner, share)
     return pruner
 

@@ -196,7 +196,7 @@ def test_a_state_of_something_else_is_refused():
         pruner.load_state_dict(pruner.state_dict() | {"format": 99})
     with pytest.raises(gator.GatorError, match="other way round"):
         pruner.load_state_dict(pruner.state_dict() | {"budget": pruner.budget.state() | {"target": 0.5}})
-    with pytest.raises(gator.GatorError, match="has no 'target'"):
+    with pytest.raises(gator.GatorError, match="has no 'whole'"):
         gator.Pruner(SmallResNet(6), torch.randn(2, 1, 8, 8), alpha=1.0, state=pruner.state_dict() | {"budget": {}})
     assert torch.equal(pruner.gates.logits, before)
 

@@ -18,6 +18,7 @@ from torch import Tensor, fx, nn
 from gator.errors import GatorError
 from gator.gates.emit_gated import GatedEmitter
 from gator.gates.gate import Gates
+from gator.gates.settings import Per
 from gator.gates.sites import drawn_together, sites_of
 from gator.graph.hypergraph import Hypergraph
 from gator.graph.program import BatchInt
@@ -32,8 +33,11 @@ from gator.surgery.slice import canonical_names
 class GatedForward(ReplacedForward):
     """Replaces a model's forward. `last` holds the gates that the latest forward with gradients has drawn."""
 
-    def __init__(self, model: nn.Module, graph: Hypergraph, per: str, gated: frozenset[int], temperature: float) -> None:
+    def __init__(
+        self, model: nn.Module, graph: Hypergraph, per: Per, gated: frozenset[int], temperature: float, *, second_order: bool
+    ) -> None:
         self.model = model
+        self._second_order = second_order  # whether gates learn from second derivatives too
         self.graph = graph
         self.per, self.gated = per, gated
         self.noisy = True  # False: training goes on without drawing gates, with the closed channels removed
@@ -52,16 +56,16 @@ class GatedForward(ReplacedForward):
         self._free = sizes_free(graph, model)
         self.before = model.__dict__.get("forward")
         self.original: Any = model.forward
-        self._batched = self._batched_input() if per == "example" else None
+        self._batched = self._batched_input()
         self._emptied: tuple[str, ...] | None = None  # the edges that the gated graph was written without
         self.refresh()
 
-    def _batched_input(self) -> int:
-        """Which flat input tells how many examples there are."""
+    def _batched_input(self) -> int | None:
+        """Which flat input tells how many examples there are; None if the network is bound to one batch size."""
         program = self.graph.train.program
         shapes = [program.values[value].shape for value in program.inputs]
         found = next((i for i, shape in enumerate(shapes) if shape and isinstance(shape[0], BatchInt)), None)
-        if found is None:
+        if found is None and self.per == "example":
             raise GatorError(
                 'per="example" needs a network that runs at any batch size, and this one runs only at that of the example '
                 'inputs\n  Pass per="batch" (one draw per forward), or make the batch size free in forward.'
@@ -115,11 +119,12 @@ class GatedForward(ReplacedForward):
                 f"the inputs are on {flat[0].device}, the gates on {self.gates.logits.device}\n"
                 "  Move the model to its device first, then make the pruner."
             )
-        rows = 1 if self._batched is None else flat[self._batched].shape[0]
-        drawn = self.gates.draw(rows)
+        examples = 1 if self._batched is None else flat[self._batched].shape[0]
+        rows = examples if self.per == "example" else 1
+        drawn, used = self.gates.draw(rows, examples if self._second_order else None)
         if torch.is_grad_enabled():
             self.last = drawn
-        gates = torch.cat([drawn, drawn.new_ones(rows, 1)], 1)
+        gates = torch.cat([used, used.new_ones(rows, 1)], 1)
         return self._signature.unflatten(self._trained(gates, *flat), True)
 
 

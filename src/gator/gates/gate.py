@@ -3,16 +3,23 @@
 A channel passes where logit + logistic noise is not negative, so its probability to pass is the sigmoid of its logit.
 In backward the step function is replaced by a sigmoid of that sum. A channel whose probability is below 0.5 is
 closed permanently.
+
+What a channel is worth is the loss with it minus the loss without it, which the gradient of its gate tells only to first order; and
+in a trained network, which is near a minimum, that gradient is mostly noise. The next term of the Taylor series is half the
+second derivative. The square of the gradient of one example stands for that (the Fisher information), so it comes for free. It is used
+on the way to a target; with an alpha the gates learn as in the paper.
 """
 
 from __future__ import annotations
 
 import math
+from typing import Any
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
+from torch.autograd.function import once_differentiable
 
 from gator.graph.hypergraph import Hypergraph
 
@@ -25,6 +32,25 @@ def drawn_gates(logits: Tensor, noise: Tensor, alive: Tensor, held: Tensor, temp
     hard = (((score >= 0) | held) & alive).to(logits.dtype)
     soft = torch.sigmoid(score / temperature) * (alive & ~held)
     return hard + (soft - soft.detach())  # the bracket is exactly zero and carries the gradient
+
+
+class _WithCurvature(torch.autograd.Function):
+    """Passes the drawn gates on. In backward the sum of the second-order terms becomes the gradient of `curvature`."""
+
+    @staticmethod
+    def forward(ctx: Any, drawn: Tensor, curvature: Tensor, slope: Tensor, examples: int) -> Tensor:  # noqa: ARG004
+        ctx.save_for_backward(drawn, slope)
+        ctx.examples = examples
+        return drawn.view_as(drawn)
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, grad: Tensor) -> Any:
+        drawn, slope = ctx.saved_tensors
+        # grad is of the mean over the examples. Seen from an open gate the loss without the channel is L - g + h / 2, seen
+        # from a closed one the loss with it is L + g + h / 2.
+        second = (0.5 - drawn) * slope * grad.square() * ctx.examples
+        return grad, second.sum(0), None, None
 
 
 class Gates:
@@ -41,6 +67,9 @@ class Gates:
         # Open whatever their logits say: channels that would close if a limit did not keep them open.
         self.held = torch.zeros_like(self.alive)
         self.momentum = torch.zeros_like(self.logits, requires_grad=False)
+        self.curvature = torch.zeros_like(
+            self.logits, requires_grad=True
+        )  # always zero; its gradient has the second-order terms
         self.temperature = temperature
         # Edges with a reader that has no batch axis (a weight, for example) have one draw for the whole batch.
         self._shared = torch.from_numpy(np.isin(self.edge_of, sorted(shared))).to(device)
@@ -71,9 +100,18 @@ class Gates:
         uniform = uniform.clamp(min=torch.finfo(self.logits.dtype).tiny)
         return torch.log(uniform) - torch.log1p(-uniform)
 
-    def draw(self, rows: int) -> Tensor:
-        """Zeros and ones, rows x channels."""
+    def draw(self, rows: int, examples: int | None = None) -> tuple[Tensor, Tensor]:
+        """Zeros and ones, rows x channels: for the computational loss, and for the network.
+
+        Both are the same. With `examples`, the number that the loss is a mean over, the gradient of the second also fills that
+        of `curvature`.
+        """
         noise = self.noise(rows)
         if rows > 1 and self._any_shared:
             noise = torch.where(self._shared, noise[:1], noise)
-        return drawn_gates(self.logits, noise, self.alive, self.held, self.temperature)
+        drawn = drawn_gates(self.logits, noise, self.alive, self.held, self.temperature)
+        if examples is None:
+            return drawn, drawn
+        soft = torch.sigmoid((self.logits.detach() + noise) / self.temperature) * (self.alive & ~self.held)
+        slope = soft * (1 - soft) / self.temperature
+        return drawn, _WithCurvature.apply(drawn, self.curvature, slope, examples)  # type: ignore[no-untyped-call]

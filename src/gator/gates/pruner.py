@@ -31,7 +31,7 @@ from gator.gates.pruner_state import check_saved, load_state_, state_of
 from gator.gates.pull import ALPHA, least_rate
 from gator.gates.schedule import Schedule
 from gator.gates.settings import GateSettings, Per, check_goal, check_not_wrapped
-from gator.gates.update import loss_scale, mean_gradient_, update_
+from gator.gates.update import loss_scale, mean_gradient_, scale_term, update_
 from gator.gates.view import live_view, summary_table
 from gator.graph.hypergraph import Hypergraph, SavedGraph
 from gator.graph.trace import retraced, trace
@@ -124,6 +124,7 @@ class Pruner:
         self.steps_taken = self.steps_skipped = 0
         self._alpha = ALPHA if alpha is None else float(alpha)
         self._view: Any = None
+        self._target_given = target is not None
         self._forward = self._gated_forward(limits)
         self._scale = loss_scale(self.gates)
         self._use(Budget(self.graph, prices, limits, self._measurable, whole=whole, target=goal, steps=steps))
@@ -183,7 +184,8 @@ class Pruner:
 
     def _gated_forward(self, limits: Limits) -> GatedForward:
         gated = frozenset(range(len(self.graph.edges))) - frozenset(limits.kept)
-        return GatedForward(self.model, self.graph, self.settings.per, gated, self.settings.temperature)
+        settings, second_order = self.settings, self._target_given
+        return GatedForward(self.model, self.graph, settings.per, gated, settings.temperature, second_order=second_order)
 
     def _use(self, budget: Budget, loss_at_start: float | None = None) -> None:
         self.budget = budget
@@ -193,13 +195,13 @@ class Pruner:
         """alpha times the computational loss (eq. 3), for the gates of the latest forward in train mode."""
         self._check_attached("loss()")
         if self.finished:
-            return self._scale.detach()
+            return self._scale.detach().sum()
         drawn = self._forward.last
         if drawn is None:
             raise GatorError(
                 "pruner.loss() needs a forward in train mode first: call model.train() and model(x), then pruner.loss()"
             )
-        return self.alpha * self._loss(drawn) + self._scale
+        return self.alpha * self._loss(drawn) + scale_term(self._scale)
 
     def computational_loss(self) -> float:
         """What is open on average, as a share of the cost at the start; 1 when all gates are open for good."""
