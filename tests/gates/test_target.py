@@ -14,8 +14,8 @@ from torch.nn import functional
 import gator
 from gator.cost.target import parse_target, shown
 from gator.gates.limits import Limits
-from gator.gates.pull import ALPHA, least_rate
 from gator.gates.project import project
+from gator.gates.pull import ALPHA, least_rate
 
 
 @pytest.fixture(scope="module")

@@ -54,7 +54,14 @@ def test_the_least_a_recipe_needs() -> None:
         ("finetune.warmup=2", "finetune.warmup = 2.0; expected 0 to finetune.epochs"),
         ("prune.round_to=0", "prune.round_to = 0; expected 1 or more, or 'auto'"),
         ("prune.round_to=even", "prune.round_to = 'even'; expected an integer or 'auto'"),
-        ("prune.round_to=auto", 'prune.round_to = "auto" reads the width step from a latency table: it needs prune.cost'),
+        ("prune.targets=[0.5, 0.7]", "prune.targets = [0.5, 0.7] must fall"),
+        ("prune.targets=[1.5]", "prune.targets = 1.5; expected a share"),
+        ("prune.targets=[true]", "prune.targets = True; expected a number or a string"),
+        ("prune.max_drop=-1", "prune.max_drop = -1.0; expected 0 or more"),
+        ("prune.max_drop=1", "prune.max_drop chooses a network by its accuracy, which must not be that on the test set"),
+        ("prune.criterion=l3", "prune.criterion = 'l3'; expected 'l1', 'l2'"),
+        ("prune.criterion=l1", "prune.criterion chooses channels without training: set prune.epochs = 0"),
+        ("finetune.anneal=again", "finetune.anneal = 'again'; expected 'auto', 'restart' or 'continue'"),
         ("latency.device=tpu", "latency.device = 'tpu'; expected 'auto', 'cpu', 'cuda' or 'mps'"),
         ("latency.threads=-1", "latency.threads = -1; expected 0 or more"),
         ("latency.other_device=true", "latency.other_device needs latency.table"),
@@ -69,9 +76,9 @@ def test_what_is_wrong_is_named(change: str, words: str) -> None:
 
 
 def test_both_ways_to_say_how_much() -> None:
-    with pytest.raises(gator.RecipeError, match="both are given"):
+    with pytest.raises(gator.RecipeError, match="target and alphas are given"):
         recipe_from_text(LEAST + "prune.alphas = [1.0]\n")
-    with pytest.raises(gator.RecipeError, match="neither is given"):
+    with pytest.raises(gator.RecipeError, match="none is given"):
         recipe_from_text(LEAST.replace("prune.target = 0.5", ""))
 
 

@@ -49,7 +49,7 @@ def test_everything_a_person_needs_is_in_the_folder(tmp_path) -> None:
     assert 0.45 * before.macs < after.macs <= 0.5 * before.macs
     assert after.latency_ms > 0
     table = (folder / "result.txt").read_text()
-    assert table.rstrip().endswith("latency: eager, cpu, 1 thread, float32, batch 2 of 1x8x8")
+    assert table.rstrip().endswith("latency: eager, cpu, 1 thread, float32, channels last, batch 2 of 1x8x8")
     for row in ("accuracy %", "MACs", "parameters", "bytes", "latency ms"):
         assert f"\n{row} " in table
     assert gator.read_recipe(folder / "recipe.toml") == short_recipe()

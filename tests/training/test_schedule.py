@@ -1,13 +1,16 @@
 """Learning rates by hand."""
 
+import dataclasses
+
 import pytest
+from training.small import short_recipe
 
 from gator.training.recipe import Phase
-from gator.training.schedule import learning_rate
+from gator.training.schedule import Span, learning_rate, spans
 
 
-def rates(phase: Phase, steps: int = 10) -> list[float]:
-    return [learning_rate(phase, step, steps) for step in range(phase.epochs * steps)]
+def rates(phase: Phase, steps: int = 10, span: Span = Span()) -> list[float]:
+    return [learning_rate(phase, step, steps, span) for step in range(phase.epochs * steps)]
 
 
 def test_steps_fall_at_their_epochs() -> None:
@@ -27,3 +30,18 @@ def test_a_warmup_rises_in_equal_steps_to_the_rate() -> None:
     found = rates(Phase(epochs=3, lr=1.0, schedule="constant", warmup=0.5))
     assert found[:6] == pytest.approx([0.2, 0.4, 0.6, 0.8, 1.0, 1.0])
     assert rates(Phase(epochs=3, lr=1.0, warmup=1.0))[10] == pytest.approx(1.0)
+
+
+def test_one_annealing_over_both_phases_is_that_of_one_phase() -> None:
+    recipe = short_recipe("prune.epochs=2", "finetune.epochs=3", "prune.lr=0.4", "prune.warmup=1", "prune.schedule=cosine")
+    finetune, of_prune, of_finetune = spans(recipe)
+    whole = rates(Phase(epochs=5, lr=0.4, warmup=1))
+    assert rates(recipe.prune, span=of_prune) + rates(finetune, span=of_finetune) == pytest.approx(whole)
+
+
+def test_a_long_run_and_several_targets_start_the_rate_again() -> None:
+    short = short_recipe("prune.epochs=4", "finetune.epochs=8", "prune.schedule=cosine")
+    assert spans(short)[1] == Span(0, 8)
+    for change in ({"epochs": 5}, {"target": None, "targets": (0.7, 0.5)}, {"schedule": "constant"}):
+        longer = dataclasses.replace(short, prune=dataclasses.replace(short.prune, **change))
+        assert spans(longer) == (longer.finetune, Span(), Span())

@@ -21,15 +21,20 @@ _SLOW_DENORMALS = (torch.float32, torch.float64, torch.bfloat16)  # their denorm
 
 
 def narrowed(tensor: torch.Tensor, axes: list[Mask | None]) -> torch.Tensor:
-    """The kept positions of a tensor along every axis, as a new contiguous tensor."""
+    """The kept positions of a tensor along every axis, as a new tensor in the same memory format."""
     result = tensor.detach()
     for axis, mask in enumerate(axes):
         if mask is not None:
             index = torch.from_numpy(mask.nonzero()[0]).to(tensor.device)
             result = result.index_select(axis, index)
-    if tensor.ndim == 4 and tensor.is_contiguous(memory_format=torch.channels_last) and not tensor.is_contiguous():
-        return result.contiguous(memory_format=torch.channels_last)
+    if tensor.ndim == 4 and tensor.stride() == _in_channels_last(tensor).stride():
+        # Not `contiguous`: with an axis of size 1 it keeps other strides, by which torch chooses another kernel.
+        return _in_channels_last(result, tensor.device).copy_(result)
     return result.contiguous()
+
+
+def _in_channels_last(tensor: torch.Tensor, device: torch.device | str = "meta") -> torch.Tensor:
+    return torch.empty(tensor.shape, dtype=tensor.dtype, device=device, memory_format=torch.channels_last)
 
 
 def without_denormals_(tensor: torch.Tensor) -> torch.Tensor:
