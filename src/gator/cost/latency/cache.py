@@ -15,13 +15,13 @@ from dataclasses import asdict
 from pathlib import Path
 
 from gator.atomic_file import write_atomically
-from gator.cost.latency.extras import required_for_tables
 from gator.cost.latency.log import FORMAT, Key
 from gator.cost.latency.machine import device_name
 from gator.cost.latency.runtime import runtime_of
 from gator.cost.latency.setup import Setup
 from gator.cost.latency.table import Table
 from gator.errors import FileError, GatorError
+from gator.extras import optional_import
 
 CACHE = "GATOR_CACHE"
 log = logging.getLogger("gator")
@@ -35,8 +35,10 @@ def key_here(setup: Setup) -> Key:
 def cache_folder() -> Path:
     """The folder of all tables: in $GATOR_CACHE, or else in the user's cache folder."""
     own = os.environ.get(CACHE)
-    root = Path(own) if own else required_for_tables("platformdirs").user_cache_path("gator", appauthor=False)
-    return Path(root) / "latency"
+    if own:
+        return Path(own) / "latency"
+    platformdirs = optional_import("platformdirs", extra="latency", purpose="a latency table")
+    return Path(platformdirs.user_cache_path("gator", appauthor=False)) / "latency"
 
 
 def default_path(key: Key) -> Path:
@@ -66,12 +68,13 @@ def write(table: Table, path: Path) -> None:
 @contextmanager
 def locked(path: Path) -> Iterator[None]:
     """Let one process at a time build a table; two would lose each other's measurements and disturb each other."""
-    filelock = required_for_tables("filelock")
-    lock = filelock.FileLock(f"{path}.lock")
+    from filelock import FileLock, Timeout
+
+    lock = FileLock(f"{path}.lock")
     with _writing(path):
         try:
             lock.acquire(timeout=0)
-        except filelock.Timeout:
+        except Timeout:
             log.info("latency table: another process is building %s, waiting for it", path)
             lock.acquire()
     try:

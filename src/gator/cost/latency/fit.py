@@ -12,7 +12,6 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from gator.cost.latency.extras import required_for_tables
 from gator.cost.latency.layer_times import LEAST_SHARE, LayerTimes, Parts
 from gator.cost.latency.table import Table
 from gator.cost.prices import Floats
@@ -82,7 +81,8 @@ def fit_of(layers: LayerTimes, table: Table) -> FitResult:
 
 def solve(parts: Sequence[Parts], measured: Sequence[float], alone_ms: float = 0.0) -> tuple[LatencyFit, float]:
     """The fit to networks with these parts and times, and its mean squared relative error."""
-    nnls = required_for_tables("scipy.optimize").nnls
+    from scipy.optimize import nnls
+
     groups = sorted({group for part in parts for group in part.layers})
     relative = 1 / np.asarray(measured)[:, None]  # errors count as shares of a network's time
     layers = relative * np.array([[part.layers.get(group, 0.0) for group in groups] for part in parts])
@@ -106,4 +106,6 @@ def rank_correlation(predicted: Sequence[float], measured: Sequence[float]) -> f
     """Spearman's rank correlation; nan if all predictions or all measurements are the same."""
     if min(len(set(predicted)), len(set(measured))) < 2:
         return float("nan")
-    return float(required_for_tables("scipy.stats").spearmanr(predicted, measured).statistic)
+    from scipy.stats import spearmanr
+
+    return float(spearmanr(predicted, measured).statistic)

@@ -12,7 +12,6 @@ from torch import nn
 
 from gator.cost.latency.build import Builder, Progress, log_progress
 from gator.cost.latency.cache import check_key, default_path, key_here, locked, read
-from gator.cost.latency.extras import required_for_tables
 from gator.cost.latency.fit import LatencyFit, fit_of
 from gator.cost.latency.layer_times import LayerTimes
 from gator.cost.latency.measured_prices import MeasuredPrices
@@ -26,6 +25,7 @@ from gator.cost.latency.table import Table
 from gator.cost.latency.table_prices import TablePrices
 from gator.cost.prices import Cost, PlainData
 from gator.errors import GatorError
+from gator.extras import optional_import
 from gator.graph.hypergraph import Hypergraph
 from gator.graph.trace import retraced
 from gator.rank_zero import on_rank_zero
@@ -86,7 +86,7 @@ class Latency(Cost):
             runtime_of(setup)
         if self.method == "table":
             for package in _NEEDED_BY_TABLES:
-                required_for_tables(package)
+                optional_import(package, extra="latency", purpose="a latency table")
         object.__setattr__(self, "setup", setup)
 
     # Prices: one constructor for each way to get them.

@@ -16,9 +16,9 @@ from numpy.typing import NDArray
 from torch import nn
 
 from gator.cost.latency.eager import placed
-from gator.cost.latency.extras import required
 from gator.cost.latency.setup import Call, Setup
 from gator.errors import GatorError
+from gator.extras import optional_import
 from gator.private_torch import pytree
 
 _PROVIDERS = {"cpu": "CPUExecutionProvider", "cuda": "CUDAExecutionProvider"}
@@ -148,4 +148,4 @@ def _by_dynamo(flat: nn.Module, inputs: tuple[torch.Tensor, ...], names: list[st
 
 
 def _needed(package: str) -> Any:
-    return required(package, "onnx", 'runtime="onnxruntime"')
+    return optional_import(package, extra="onnx", purpose='runtime="onnxruntime"')

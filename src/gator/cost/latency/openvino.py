@@ -10,10 +10,10 @@ from typing import Any
 from torch import nn
 
 from gator.cost.latency.eager import placed
-from gator.cost.latency.extras import required
 from gator.cost.latency.onnx_runtime import export_onnx
 from gator.cost.latency.setup import Call, Setup
 from gator.errors import GatorError
+from gator.extras import optional_import
 
 
 class OpenVino:
@@ -59,4 +59,4 @@ class OpenVino:
 
 
 def _needed() -> Any:
-    return required("openvino", "openvino", 'runtime="openvino"')
+    return optional_import("openvino", extra="openvino", purpose='runtime="openvino"')
