@@ -25,7 +25,7 @@ from stub_torchvision import make_importable
 
 import gator
 from gator import zoo
-from gator.cost.latency.quiet import undisturbed
+from gator.cost.timing import undisturbed
 from gator.cost.latency.stopwatch import Stopwatch
 from gator.cost.prices import Prices
 

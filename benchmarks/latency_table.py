@@ -23,9 +23,9 @@ import gator
 from gator import zoo
 from gator.cost.latency.fit import fit_of, mape, rank_correlation
 from gator.cost.latency.layer_times import LayerTimes
-from gator.cost.latency.quiet import undisturbed
+from gator.cost.timing import undisturbed
 from gator.cost.latency.random_widths import kept_of, random_widths
-from gator.cost.latency.size import full_widths
+from gator.cost.axis_sizes import full_widths
 from gator.cost.latency.stopwatch import Stopwatch
 from gator.cost.latency.table_prices import TablePrices
 from gator.cost.timing import rounds_worth, timed

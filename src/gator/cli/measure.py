@@ -12,11 +12,11 @@ from gator import zoo
 from gator.cli.inspect import shape_of
 from gator.cli.latency import Batch, ChannelsLast, Classes, Device, Dtype, Input, Runtime, Threads
 from gator.cost.denormals import denormals_of
-from gator.cost.latency.quiet import undisturbed
 from gator.cost.latency.runtime import runtime_of
 from gator.cost.latency.setup import checked_setup
 from gator.cost.latency.stopwatch import Stopwatch
 from gator.cost.measure import measure as footprint
+from gator.cost.timing import undisturbed
 from gator.errors import GatorError
 from gator.files.save import load
 from gator.graph.inputs import Inputs, describe

@@ -7,6 +7,7 @@ sys.path.insert(0, str(Path(__file__).parent))
 
 from fakes import CLOCK, Fake
 
+from gator.cost import timing
 from gator.cost.latency import runtime
 from gator.cost.timing import timed
 
@@ -17,5 +18,6 @@ def fake(monkeypatch, tmp_path) -> Fake:
     made = Fake()
     monkeypatch.setitem(runtime.RUNTIMES, "fake", made)
     monkeypatch.setattr(timed, "__kwdefaults__", {**timed.__kwdefaults__, "clock": CLOCK})
+    monkeypatch.setattr(timing, "_busy_seconds", lambda: None)  # however busy this machine is
     monkeypatch.setenv("GATOR_CACHE", str(tmp_path / "cache"))
     return made

@@ -13,19 +13,18 @@ from pathlib import Path
 
 from torch import nn
 
+from gator.cost.axis_sizes import full_widths
 from gator.cost.latency.cache import write
 from gator.cost.latency.interleave import AT_ONCE, Interleaving, Place
 from gator.cost.latency.log import LayerTime, Measurement, NetworkTime, Purpose, ReferenceTime
 from gator.cost.latency.needs import Needs
 from gator.cost.latency.part import Part
-from gator.cost.latency.quiet import undisturbed
 from gator.cost.latency.random_widths import kept_of
 from gator.cost.latency.reference import SPENT_MS, ReferenceWorkload
 from gator.cost.latency.runtime import runtime_of
-from gator.cost.latency.size import full_widths
 from gator.cost.latency.stopwatch import Run, Stopwatch
 from gator.cost.latency.table import STEP_PURPOSES, Table
-from gator.cost.timing import Timing, rounds_worth, timed
+from gator.cost.timing import Timing, rounds_worth, timed, undisturbed
 from gator.graph.hypergraph import Hypergraph
 from gator.surgery.cut import cut
 

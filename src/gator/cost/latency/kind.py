@@ -6,15 +6,17 @@ import hashlib
 from collections.abc import Sequence
 from typing import Any
 
-from gator.cost.latency.size import Size, Sizes
+from gator.cost.axis_sizes import AxisSize, AxisSizes
 from gator.graph.analysis import ProgramLabels
 from gator.graph.program import BatchInt, Call, Program, Ref
 from gator.surgery.sizes import size_arguments
 
 
-def kind_of(calls: Sequence[Call], labelled: ProgramLabels, sizes: Sizes, read: Size | None, written: Size | None) -> str:
+def kind_of(
+    calls: Sequence[Call], labelled: ProgramLabels, sizes: AxisSizes, read: AxisSize | None, written: AxisSize | None
+) -> str:
     """A hash of the calls with their arguments, dtypes and shapes, in which names stand for the sizes that pruning changes."""
-    names: dict[Size, str] = {}
+    names: dict[AxisSize, str] = {}
     for size, name in ((read, "in"), (written, "out")):
         if size is not None:
             names.setdefault(size, name)

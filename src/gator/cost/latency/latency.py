@@ -10,6 +10,7 @@ import numpy as np
 import torch
 from torch import nn
 
+from gator.cost.axis_sizes import full_widths
 from gator.cost.latency.build import Builder, Progress, log_progress
 from gator.cost.latency.cache import check_key, default_path, key_here, locked, read
 from gator.cost.latency.fit import LatencyFit, fit_of
@@ -19,7 +20,6 @@ from gator.cost.latency.needs import Needs
 from gator.cost.latency.probe_prices import ProbePrices, probe
 from gator.cost.latency.runtime import runtime_of
 from gator.cost.latency.setup import DtypeName, LatencyMethod, RuntimeName, Setup, checked_setup
-from gator.cost.latency.size import full_widths
 from gator.cost.latency.stopwatch import Baseline, Stopwatch
 from gator.cost.latency.table import Table
 from gator.cost.latency.table_prices import TablePrices

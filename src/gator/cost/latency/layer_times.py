@@ -8,10 +8,10 @@ from functools import lru_cache
 
 import numpy as np
 
+from gator.cost.axis_sizes import full_widths
 from gator.cost.latency.grid import TimeGrid
 from gator.cost.latency.log import Point
 from gator.cost.latency.segments import Border, borders_of, network_name, segments_of
-from gator.cost.latency.size import full_widths
 from gator.cost.latency.steps import LayerSteps
 from gator.cost.latency.table import Table
 from gator.cost.polynomial import fates_of

@@ -13,11 +13,11 @@ from typing import Any
 import torch
 from torch import fx, nn
 
+from gator.cost.axis_sizes import AxisSize
 from gator.cost.latency.log import Point
 from gator.cost.latency.random_widths import evenly_spaced
 from gator.cost.latency.segments import Segment
 from gator.cost.latency.setup import Call, Setup
-from gator.cost.latency.size import Size
 from gator.graph.analysis import ProgramLabels
 from gator.graph.bake import baked
 from gator.graph.call_names import call_names
@@ -121,7 +121,7 @@ class _PartEmitter(CutEmitter):
         return length_at(size, self.batch)
 
 
-def _edge_widths(size: Size | None, wanted: int) -> dict[int, int]:
+def _edge_widths(size: AxisSize | None, wanted: int) -> dict[int, int]:
     """Widths of the edges on an axis, so that the axis has `wanted` positions as nearly as possible."""
     counts: dict[int, int] = {}
     if size is None:

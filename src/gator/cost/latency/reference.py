@@ -12,11 +12,10 @@ from functools import cached_property
 import torch
 from torch import nn
 
-from gator.cost.latency.quiet import undisturbed
 from gator.cost.latency.runtime import runtime_of
 from gator.cost.latency.setup import Setup
 from gator.cost.latency.stopwatch import Run
-from gator.cost.timing import timed
+from gator.cost.timing import timed, undisturbed
 
 SPENT_MS = 100.0  # of timing on the reference workload in every session, and on every layer
 _ROUNDS = 50  # of its first measurement: all later times are multiples of it

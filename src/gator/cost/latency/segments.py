@@ -12,9 +12,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from gator.cost.axis_sizes import AxisSize, AxisSizes
 from gator.cost.latency.kind import group_of, kind_of, title_of
 from gator.cost.latency.log import Point
-from gator.cost.latency.size import Size, Sizes
 from gator.cost.prices import Widths
 from gator.graph.hypergraph import Hypergraph
 from gator.graph.macs import macs
@@ -30,8 +30,8 @@ class Segment:
     calls: tuple[int, ...]
     inputs: tuple[int, ...]  # values that come from other segments
     outputs: tuple[int, ...]  # values that other segments read
-    read: Size | None  # channels that the anchor reads; None if pruning never changes them
-    written: Size | None
+    read: AxisSize | None  # channels that the anchor reads; None if pruning never changes them
+    written: AxisSize | None
     edges: frozenset[int]
     kind: str
     group: str  # of kinds, such as "conv2d 3x3"; fitted together
@@ -57,7 +57,7 @@ class Border:
 
     producer: int
     readers: tuple[int, ...]
-    lengths: tuple[Size, ...]
+    lengths: tuple[AxisSize, ...]
 
     def elements(self, widths: Widths) -> float:
         """The number of elements, of one example."""
@@ -77,7 +77,7 @@ def network_name(segments: Sequence[Segment]) -> str:
 
 def borders_of(graph: Hypergraph, segments: Sequence[Segment]) -> tuple[Border, ...]:
     """The values that the segments of a network pass to each other."""
-    sizes = Sizes(graph)
+    sizes = AxisSizes(graph)
     readers: dict[int, list[int]] = {}
     for index, segment in enumerate(segments):
         for value in segment.inputs:
@@ -92,7 +92,7 @@ def borders_of(graph: Hypergraph, segments: Sequence[Segment]) -> tuple[Border, 
 
 def segments_of(graph: Hypergraph) -> tuple[Segment, ...]:
     """The segments of a network in eval mode, in the order they run."""
-    program, sizes = graph.eval.program, Sizes(graph)
+    program, sizes = graph.eval.program, AxisSizes(graph)
     live = needed(program)
     calls = [call for call in program.calls if call.index in live]
     anchors = _anchors(program, calls)
@@ -141,7 +141,7 @@ def _anchors(program: Program, calls: Sequence[Call]) -> dict[int, int]:
 
 
 def _segment(
-    graph: Hypergraph, sizes: Sizes, calls: list[Call], anchor: int, inputs: tuple[int, ...], outputs: tuple[int, ...]
+    graph: Hypergraph, sizes: AxisSizes, calls: list[Call], anchor: int, inputs: tuple[int, ...], outputs: tuple[int, ...]
 ) -> Segment:
     labelled, program = graph.eval, graph.eval.program
     main = next((call for call in calls if call.index == anchor), calls[0])

@@ -12,10 +12,9 @@ from typing import Any
 
 from torch import nn
 
-from gator.cost.latency.quiet import undisturbed
 from gator.cost.latency.runtime import runtime_of
 from gator.cost.latency.setup import Setup
-from gator.cost.timing import Timing, rounds_worth, timed
+from gator.cost.timing import Timing, rounds_worth, timed, undisturbed
 from gator.graph.inputs import Inputs, TensorSpec
 from gator.rank_zero import on_rank_zero
 
