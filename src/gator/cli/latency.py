@@ -12,15 +12,15 @@ import typer
 
 from gator import zoo
 from gator.cli.inspect import shape_of
-from gator.cost.latency.build import Progress
-from gator.cost.latency.cache import cache_folder, read
 from gator.cost.latency.fit import fit_of, mape, rank_correlation
 from gator.cost.latency.latency import Latency
 from gator.cost.latency.layer_times import LayerTimes
-from gator.cost.latency.log import NetworkTime
+from gator.cost.latency.measuring.builder import Progress
 from gator.cost.latency.random_widths import kept_of, random_widths
-from gator.cost.latency.setup import DtypeName, RuntimeName
-from gator.cost.latency.table import Table
+from gator.cost.latency.runtimes.run_setup import DtypeName, RuntimeName
+from gator.cost.latency.table.latency_table import Table
+from gator.cost.latency.table.measurements import NetworkTime
+from gator.cost.latency.table.table_file import cache_folder, read
 from gator.errors import FileError, GatorError
 from gator.graph.trace import trace
 from gator.surgery.cut import cut

@@ -17,7 +17,7 @@ from typing import Any, Literal, TypeVar
 import torch
 from torch import nn
 
-from gator.cost.latency.stopwatch import Stopwatch
+from gator.cost.latency.network_timer import NetworkTimer
 from gator.cost.measure import measure
 from gator.cost.target import parse_target
 from gator.errors import FileError, RunError
@@ -99,7 +99,7 @@ class Run:
 
     def _try_pruner(self) -> None:
         """Raise errors about [prune] and [latency] now, not after the dense network has been trained."""
-        self._stopwatch().prepare(self.model)
+        self._network_timer().prepare(self.model)
         cost = cost_for(self.recipe, self.processes.device.type)
         if isinstance(self.recipe.prune.target, str):
             parse_target(self.recipe.prune.target, 1.0, cost.unit)
@@ -279,18 +279,18 @@ class Run:
     def _finish(self) -> Result:
         """Measure the latencies of all networks, interleaved and on rank 0, and write the result."""
         assert self.before is not None
-        watch = self._stopwatch()
+        timer = self._network_timer()
         networks = [self._from_file(self.folder.dense), *(self._from_file(self.folder.path / o.file) for o in self.rounds)]
         found = [self.before, *(outcome.figures for outcome in self.rounds)]
-        before, *after = on_rank_zero(lambda: with_latencies(found, networks, watch))
+        before, *after = on_rank_zero(lambda: with_latencies(found, networks, timer))
         rounds = tuple(replace(outcome, figures=one) for outcome, one in zip(self.rounds, after, strict=True))
-        result = Result(str(self.folder.path), self.data.tested_on, round(self.seconds, 1), before, rounds, watch.conditions)
+        result = Result(str(self.folder.path), self.data.tested_on, round(self.seconds, 1), before, rounds, timer.conditions)
         self._write(lambda: self.folder.finish(result.as_json(), str(result)))
         return result
 
-    def _stopwatch(self) -> Stopwatch:
+    def _network_timer(self) -> NetworkTimer:
         setup = setup_for(self.recipe, self.processes.device.type)
-        return Stopwatch(setup, describe(self.example), self.recipe.latency.rounds)
+        return NetworkTimer(setup, describe(self.example), self.recipe.latency.rounds)
 
     def _from_file(self, path: Path) -> nn.Module:
         tensors, content = read_packed(path)

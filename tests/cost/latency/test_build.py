@@ -10,14 +10,14 @@ import pytest
 from fakes import BLOCK, small
 
 import gator
-from gator.cost.latency import cache
-from gator.cost.latency.build import Builder
 from gator.cost.latency.fit import fit_of
 from gator.cost.latency.layer_times import LayerTimes
-from gator.cost.latency.log import LayerTime, NetworkTime
-from gator.cost.latency.needs import Needs
+from gator.cost.latency.measuring.builder import Builder
+from gator.cost.latency.measuring.missing import Needs
 from gator.cost.latency.random_widths import kept_of, random_widths
-from gator.cost.latency.table import Table
+from gator.cost.latency.table import table_file
+from gator.cost.latency.table.latency_table import Table
+from gator.cost.latency.table.measurements import LayerTime, NetworkTime
 
 
 def cost(**settings) -> gator.Latency:
@@ -115,7 +115,7 @@ def test_two_processes_build_one_table(fake, tmp_path) -> None:
     """The second one waits for the first, and finds what it has measured."""
     model, _, graph = small()
     path, _ = cost().find_table(graph)
-    code = "import sys, time; from pathlib import Path; from gator.cost.latency.cache import locked\n"
+    code = "import sys, time; from pathlib import Path; from gator.cost.latency.table.table_file import locked\n"
     code += "with locked(Path(sys.argv[1])): print('in', flush=True); time.sleep(1); Path(sys.argv[2]).touch()"
     with subprocess.Popen([sys.executable, "-c", code, str(path), str(tmp_path / "left")], stdout=subprocess.PIPE) as other:
         assert other.stdout is not None
@@ -143,10 +143,10 @@ def test_files_that_cannot_be_read_or_written(fake, tmp_path, monkeypatch) -> No
 
 def test_the_cache_folder(monkeypatch, tmp_path) -> None:
     monkeypatch.setenv("GATOR_CACHE", str(tmp_path))
-    assert cache.cache_folder() == tmp_path / "latency"
+    assert table_file.cache_folder() == tmp_path / "latency"
     monkeypatch.delenv("GATOR_CACHE")
     monkeypatch.setattr("platformdirs.user_cache_path", lambda name, appauthor: tmp_path / name)
-    assert cache.cache_folder() == tmp_path / "gator" / "latency"
+    assert table_file.cache_folder() == tmp_path / "gator" / "latency"
 
 
 @pytest.mark.parametrize("package", ["scipy", "filelock", "platformdirs"])

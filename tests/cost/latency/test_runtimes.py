@@ -12,13 +12,13 @@ from torch import nn
 
 import gator
 from gator.cost.denormals import denormals_of
-from gator.cost.latency import machine
-from gator.cost.latency.onnx_runtime import bound, export_onnx
-from gator.cost.latency.part import Part
+from gator.cost.latency.layers.fused_layers import fused_layers_of
+from gator.cost.latency.layers.standalone import Standalone
 from gator.cost.latency.random_widths import kept_of
-from gator.cost.latency.runtime import RUNTIMES, runtime_of
-from gator.cost.latency.segments import segments_of
-from gator.cost.latency.setup import checked_setup
+from gator.cost.latency.runtimes import device_name
+from gator.cost.latency.runtimes.by_name import RUNTIMES, runtime_of
+from gator.cost.latency.runtimes.onnx_runtime import bound, export_onnx
+from gator.cost.latency.runtimes.run_setup import checked_setup
 from gator.cost.timing import timed
 from gator.surgery.slice import flush_denormals_
 
@@ -84,8 +84,8 @@ def test_a_segment_computes_what_it_computes_inside_the_network(case) -> None:
     seen = {}
     network.first[0].register_forward_hook(lambda m, args, out: seen.update(x=args[0], y=out))
     network(torch.randn(2, 3, 8, 8))
-    segment = segments_of(graph)[1]
-    part, _ = Part(model, graph, segment).built(segment.at(widths), setup("eager"))
+    layer = fused_layers_of(graph)[1]
+    part, _ = Standalone(model, graph, layer).built(layer.at(widths), setup("eager"))
     (result,) = part(seen["x"])
     assert torch.allclose(result, torch.relu(seen["y"]), atol=1e-6)
 
@@ -154,9 +154,9 @@ def test_a_batch_the_network_does_not_take() -> None:
 def test_processors_have_names(cpuinfo, board, words, tmp_path, monkeypatch) -> None:
     for name, text in (("_CPUINFO", cpuinfo), ("_BOARD", board)):
         (tmp_path / name).write_text(text)
-        monkeypatch.setattr(machine, name, tmp_path / name)
-    monkeypatch.setattr(machine.platform, "system", lambda: "Linux")
-    assert machine.processor().startswith(words)
+        monkeypatch.setattr(device_name, name, tmp_path / name)
+    monkeypatch.setattr(device_name.platform, "system", lambda: "Linux")
+    assert device_name.processor().startswith(words)
 
 
 class Several(nn.Module):

@@ -11,16 +11,16 @@ import torch
 from fakes import BLOCK, small
 
 import gator
-from gator.cost.latency import cache
 from gator.cost.latency.fit import LatencyFit, fit_of
-from gator.cost.latency.grid import grid_points
 from gator.cost.latency.layer_times import LayerTimes
-from gator.cost.latency.log import LayerTime, NetworkTime, ReferenceTime
-from gator.cost.latency.needs import Needs
+from gator.cost.latency.layers.fused_layers import borders_of, fused_layers_of
+from gator.cost.latency.measuring.missing import Needs
 from gator.cost.latency.random_widths import kept_of, random_widths
-from gator.cost.latency.segments import borders_of, segments_of
-from gator.cost.latency.steps import LayerSteps, StepPattern
-from gator.cost.latency.table import Table
+from gator.cost.latency.table import table_file
+from gator.cost.latency.table.latency_table import Table
+from gator.cost.latency.table.measurements import LayerTime, NetworkTime, ReferenceTime
+from gator.cost.latency.table.step_patterns import LayerSteps, StepPattern
+from gator.cost.latency.table.time_grid import grid_points
 from gator.cost.latency.table_prices import TablePrices
 
 
@@ -29,7 +29,7 @@ def cost(**settings) -> gator.Latency:
 
 
 def file() -> Path:
-    (found,) = cache.cache_folder().glob("*.json")
+    (found,) = table_file.cache_folder().glob("*.json")
     return found
 
 
@@ -42,25 +42,25 @@ def patterns(monkeypatch, **groups: LayerSteps) -> None:
 
 def test_layers_are_divided_with_what_follows_them() -> None:
     _, _, graph = small()
-    segments = segments_of(graph)
-    assert [s.name for s in segments] == ["stem", "first.0", "first.2", "second.0", "second.2", "head"]
-    assert segments[0].full == (0, 64)
-    assert segments[1].full == (64, 48)
-    assert segments[1].kind == segments[3].kind
-    assert segments[2].kind != segments[4].kind  # the mean belongs to the last one
-    assert segments[1].at([10, 20, 30]) == (10, 20)
-    assert "conv2d 3x3 to 8x8 + add + relu" in segments[2].title
+    layers = fused_layers_of(graph)
+    assert [s.name for s in layers] == ["stem", "first.0", "first.2", "second.0", "second.2", "head"]
+    assert layers[0].full == (0, 64)
+    assert layers[1].full == (64, 48)
+    assert layers[1].kind == layers[3].kind
+    assert layers[2].kind != layers[4].kind  # the mean belongs to the last one
+    assert layers[1].at([10, 20, 30]) == (10, 20)
+    assert "conv2d 3x3 to 8x8 + add + relu" in layers[2].title
 
 
 def test_a_kind_does_not_depend_on_widths() -> None:
-    one, other = segments_of(small()[2]), segments_of(small(40, 20)[2])
+    one, other = fused_layers_of(small()[2]), fused_layers_of(small(40, 20)[2])
     assert [s.kind for s in one] == [s.kind for s in other]
     assert [s.full for s in one] != [s.full for s in other]
 
 
 def test_what_layers_pass_to_each_other() -> None:
     _, _, graph = small()
-    borders = borders_of(graph, segments_of(graph))
+    borders = borders_of(graph, fused_layers_of(graph))
     assert [(border.producer, border.readers) for border in borders] == [
         (0, (1, 2)), (1, (2,)), (2, (3, 4)), (3, (4,)), (4, (5,)),
     ]  # fmt: skip
@@ -118,7 +118,7 @@ def test_widths_are_rounded_only_where_that_pays(fake, monkeypatch, unaligned, b
         .find_table(graph)[1]
         .plus(
             LayerTime("grid", s.kind, s.group, s.title, s.full, point, ms(point))
-            for s in segments_of(graph)
+            for s in fused_layers_of(graph)
             for point in grid_points(s.full, steps)
         )
     )
@@ -196,7 +196,7 @@ def test_a_table_is_its_log(fake) -> None:
     _, built = cost().build_table(model, graph)
     data = json.loads(file().read_text())
     assert list(data) == ["format", "key", "log"]
-    table = cache.read(file())
+    table = table_file.read(file())
     assert table == built
     assert table.to_json() == file().read_text()
     assert table.steps == built.steps

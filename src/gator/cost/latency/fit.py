@@ -13,7 +13,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from gator.cost.latency.layer_times import LEAST_SHARE, LayerTimes, Parts
-from gator.cost.latency.table import Table
+from gator.cost.latency.table.latency_table import Table
 from gator.cost.prices import Floats
 from gator.errors import GatorError
 

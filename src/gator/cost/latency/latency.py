@@ -11,17 +11,17 @@ import torch
 from torch import nn
 
 from gator.cost.axis_sizes import full_widths
-from gator.cost.latency.build import Builder, Progress, log_progress
-from gator.cost.latency.cache import check_key, default_path, key_here, locked, read
 from gator.cost.latency.fit import LatencyFit, fit_of
 from gator.cost.latency.layer_times import LayerTimes
 from gator.cost.latency.measured_prices import MeasuredPrices
-from gator.cost.latency.needs import Needs
+from gator.cost.latency.measuring.builder import Builder, Progress, log_progress
+from gator.cost.latency.measuring.missing import Needs
+from gator.cost.latency.network_timer import Baseline, NetworkTimer
 from gator.cost.latency.probe_prices import ProbePrices, probe
-from gator.cost.latency.runtime import runtime_of
-from gator.cost.latency.setup import DtypeName, LatencyMethod, RuntimeName, Setup, checked_setup
-from gator.cost.latency.stopwatch import Baseline, Stopwatch
-from gator.cost.latency.table import Table
+from gator.cost.latency.runtimes.by_name import runtime_of
+from gator.cost.latency.runtimes.run_setup import DtypeName, LatencyMethod, RuntimeName, Setup, checked_setup
+from gator.cost.latency.table.latency_table import Table
+from gator.cost.latency.table.table_file import check_key, default_path, key_here, locked, read
 from gator.cost.latency.table_prices import TablePrices
 from gator.cost.prices import Cost, PlainData
 from gator.errors import GatorError
@@ -146,7 +146,7 @@ class Latency(Cost):
             on_rank_zero(lambda: self.find_table(graph))  # refuse a table of another device before anything is measured
         # In the form of the networks it is compared with: an fx graph over the same layers.
         network = cut(model, graph, {}, keep_class=False, verify=False)
-        return Stopwatch(self._setup_on(graph), graph.inputs, self.rounds).baseline(network, ms)
+        return NetworkTimer(self._setup_on(graph), graph.inputs, self.rounds).baseline(network, ms)
 
     def _check_state(self, state: PlainData, graph: Hypergraph) -> None:
         """Saved prices can only be continued under the settings they were made with."""

@@ -8,8 +8,8 @@ from typing import Any
 import numpy as np
 from torch import nn
 
+from gator.cost.latency.network_timer import Baseline
 from gator.cost.latency.probe_prices import ProbePrices
-from gator.cost.latency.stopwatch import Baseline
 from gator.cost.latency.table_prices import TablePrices
 from gator.cost.prices import Floats, PlainData, Prices, Widths
 from gator.graph.hypergraph import Hypergraph
@@ -58,7 +58,7 @@ class MeasuredPrices(Prices):
         return replace(self, factor=factor) if factor > 0 else self
 
     def state(self) -> PlainData:
-        baseline = {"setup": asdict(self.baseline.stopwatch.setup), "ms": self.baseline.ms, "factor": self.factor}
+        baseline = {"setup": asdict(self.baseline.timer.setup), "ms": self.baseline.ms, "factor": self.factor}
         return {**self.predicted.state(), "baseline": baseline}
 
     def state_for_cut(self, model: nn.Module, graph: Hypergraph) -> PlainData:

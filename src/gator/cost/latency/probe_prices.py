@@ -11,7 +11,7 @@ from collections.abc import Sequence
 import numpy as np
 from torch import nn
 
-from gator.cost.latency.stopwatch import Baseline
+from gator.cost.latency.network_timer import Baseline
 from gator.cost.prices import Floats, PlainData, Prices, Widths
 from gator.errors import GatorError
 from gator.graph.hypergraph import Hypergraph
@@ -57,11 +57,11 @@ def _half(width: int) -> int:
 
 def _saved(model: nn.Module, graph: Hypergraph, baseline: Baseline, edges: Sequence[int]) -> list[float]:
     """Milliseconds that the network is faster with half of one edge's channels, for each of these edges."""
-    watch = baseline.stopwatch
+    timer = baseline.timer
     runs = [baseline.run]
     for index in edges:
         edge = graph.edges[index]
         kept = {edge.name: range(max(edge.width - _half(edge.width), 1))}
-        runs.append(watch.prepare(cut(model, graph, kept, keep_class=False, verify=False)))
-    own, *others = watch.times(runs)
+        runs.append(timer.prepare(cut(model, graph, kept, keep_class=False, verify=False)))
+    own, *others = timer.times(runs)
     return [baseline.ms * (1 - other.mean_ms / own.mean_ms) for other in others]

@@ -35,14 +35,14 @@ class TablePrices(Prices):
         live = self._layers.live(w)
         result = np.zeros(len(w))
         for index in sorted(live):
-            segment, grid, steps = self._layers.segments[index], self._layers.grids[index], self._layers.steps[index]
-            factor = self.fit.factors.get(segment.group, 1.0)
+            layer, grid, steps = self._layers.layers[index], self._layers.grids[index], self._layers.steps[index]
+            factor = self.fit.factors.get(layer.group, 1.0)
             reach = np.maximum(steps.block, _REACH * w)
-            for edge in segment.edges:
+            for edge in layer.edges:
                 below, above = w.copy(), w.copy()
                 below[edge], above[edge] = max(w[edge] - reach[edge], 0.0), min(w[edge] + reach[edge], full[edge])
                 if above[edge] > below[edge]:
-                    change = grid.smooth(segment.exact(above), steps) - grid.smooth(segment.exact(below), steps)
+                    change = grid.smooth(layer.exact(above), steps) - grid.smooth(layer.exact(below), steps)
                     result[edge] += factor * change / (above[edge] - below[edge])
         for border, readers in self._layers.borders(live):
             for edge, slope in border.slopes(w).items():

@@ -11,7 +11,7 @@ from collections.abc import Iterable
 from dataclasses import asdict, dataclass
 from typing import Any, Literal
 
-from gator.cost.latency.setup import Setup
+from gator.cost.latency.runtimes.run_setup import Setup
 from gator.errors import FileError
 
 FORMAT = 6  # formats 1 to 5 stored what is now computed from the log

@@ -10,10 +10,10 @@ from typing import Any, Protocol
 
 from torch import nn
 
-from gator.cost.latency.eager import Compiled, Eager
-from gator.cost.latency.onnx_runtime import OnnxRuntime
-from gator.cost.latency.openvino import OpenVino
-from gator.cost.latency.setup import Call, Setup
+from gator.cost.latency.runtimes.onnx_runtime import OnnxRuntime
+from gator.cost.latency.runtimes.openvino import OpenVino
+from gator.cost.latency.runtimes.pytorch import Compiled, Eager
+from gator.cost.latency.runtimes.run_setup import Call, Setup
 from gator.errors import GatorError
 from gator.suggest import did_you_mean
 

@@ -15,11 +15,11 @@ from dataclasses import asdict
 from pathlib import Path
 
 from gator.atomic_file import write_atomically
-from gator.cost.latency.log import FORMAT, Key
-from gator.cost.latency.machine import device_name
-from gator.cost.latency.runtime import runtime_of
-from gator.cost.latency.setup import Setup
-from gator.cost.latency.table import Table
+from gator.cost.latency.runtimes.by_name import runtime_of
+from gator.cost.latency.runtimes.device_name import device_name
+from gator.cost.latency.runtimes.run_setup import Setup
+from gator.cost.latency.table.latency_table import Table
+from gator.cost.latency.table.measurements import FORMAT, Key
 from gator.errors import FileError, GatorError
 from gator.extras import optional_import
 

@@ -12,9 +12,9 @@ from functools import cached_property
 import torch
 from torch import nn
 
-from gator.cost.latency.runtime import runtime_of
-from gator.cost.latency.setup import Setup
-from gator.cost.latency.stopwatch import Run
+from gator.cost.latency.network_timer import Run
+from gator.cost.latency.runtimes.by_name import runtime_of
+from gator.cost.latency.runtimes.run_setup import Setup
 from gator.cost.timing import timed, undisturbed
 
 SPENT_MS = 100.0  # of timing on the reference workload in every session, and on every layer

@@ -5,8 +5,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from gator.cost.latency.grid import TimeGrid, grid_points
-from gator.cost.latency.steps import LayerSteps, StepPattern, pattern_of, series_widths
+from gator.cost.latency.table.step_patterns import LayerSteps, StepPattern, pattern_of, series_widths
+from gator.cost.latency.table.time_grid import TimeGrid, grid_points
 
 
 @pytest.mark.parametrize(("block", "alignment"), [(1, 1), (4, 1), (8, 1), (8, 4), (8, 8), (16, 1), (32, 4)])

@@ -14,16 +14,16 @@ from pathlib import Path
 from torch import nn
 
 from gator.cost.axis_sizes import full_widths
-from gator.cost.latency.cache import write
-from gator.cost.latency.interleave import AT_ONCE, Interleaving, Place
-from gator.cost.latency.log import LayerTime, Measurement, NetworkTime, Purpose, ReferenceTime
-from gator.cost.latency.needs import Needs
-from gator.cost.latency.part import Part
+from gator.cost.latency.layers.standalone import Standalone
+from gator.cost.latency.measuring.interleave import AT_ONCE, Interleaving, Place
+from gator.cost.latency.measuring.missing import Needs
+from gator.cost.latency.measuring.reference import SPENT_MS, ReferenceWorkload
+from gator.cost.latency.network_timer import NetworkTimer, Run
 from gator.cost.latency.random_widths import kept_of
-from gator.cost.latency.reference import SPENT_MS, ReferenceWorkload
-from gator.cost.latency.runtime import runtime_of
-from gator.cost.latency.stopwatch import Run, Stopwatch
-from gator.cost.latency.table import STEP_PURPOSES, Table
+from gator.cost.latency.runtimes.by_name import runtime_of
+from gator.cost.latency.table.latency_table import STEP_PURPOSES, Table
+from gator.cost.latency.table.measurements import LayerTime, Measurement, NetworkTime, Purpose, ReferenceTime
+from gator.cost.latency.table.table_file import write
 from gator.cost.timing import Timing, rounds_worth, timed, undisturbed
 from gator.graph.hypergraph import Hypergraph
 from gator.surgery.cut import cut
@@ -66,46 +66,46 @@ class Builder:
 
     def _time_series(self) -> None:
         missing = self.needs.series(self.table)
-        for done, (segment, side) in enumerate(missing):
-            self.progress(done, len(missing), f"step pattern of {segment.title}")
-            widths = self.needs.widths_missing(self.table, segment, side)
+        for done, (layer, side) in enumerate(missing):
+            self.progress(done, len(missing), f"step pattern of {layer.title}")
+            widths = self.needs.widths_missing(self.table, layer, side)
             # Neighbouring widths are not timed in one session, nor every second one: what disturbs a session would look like
             # a step.
             sessions = math.ceil(len(widths) / AT_ONCE) | 1
             for first in range(min(sessions, len(widths))):
-                points = [(w, segment.full[1]) if side == 0 else (segment.full[0], w) for w in widths[first::sessions]]
-                self._append(self._layer_times([(segment, point) for point in points], STEP_PURPOSES[side]))
+                points = [(w, layer.full[1]) if side == 0 else (layer.full[0], w) for w in widths[first::sessions]]
+                self._append(self._layer_times([(layer, point) for point in points], STEP_PURPOSES[side]))
 
     def _time_grids(self) -> None:
         missing, done = self.needs.points(self.table), 0
-        for some, beside in Interleaving(self.graph, self.needs.segments, self._setup.batch or 1).groups(missing):
+        for some, beside in Interleaving(self.graph, self.needs.layers, self._setup.batch or 1).groups(missing):
             self.progress(done, len(missing), some[0][0].title)
             self._append(self._layer_times(some, "grid", beside))
             done += len(some)
 
     def _layer_times(self, places: Sequence[Place], purpose: Purpose, beside: Sequence[Place] = ()) -> list[LayerTime]:
-        parts = {segment: Part(self.model, self.graph, segment) for segment, _ in (*places, *beside)}
+        parts = {layer: Standalone(self.model, self.graph, layer) for layer, _ in (*places, *beside)}
         assert self.table.reference_ms is not None
         with self._setup.on():
-            built = (parts[segment].built(point, self._setup) for segment, point in (*places, *beside))
+            built = (parts[layer].built(point, self._setup) for layer, point in (*places, *beside))
             runs = [runtime_of(self._setup).prepare(*part, self._setup) for part in built]
             times = self._reference.times(runs, rounds_worth(runs, SPENT_MS, least=6), self.table.reference_ms)
         return [
-            LayerTime(purpose, segment.kind, segment.group, segment.title, segment.full, point, max(ms, 1e-6))
-            for (segment, point), ms in zip(places, times, strict=False)
+            LayerTime(purpose, layer.kind, layer.group, layer.title, layer.full, point, max(ms, 1e-6))
+            for (layer, point), ms in zip(places, times, strict=False)
         ]
 
     def _time_networks(self) -> None:
         missing = self.needs.networks(self.table)
         if not missing:
             return
-        watch = Stopwatch(self._setup, self.graph.inputs)
-        title = f"{type(self.model).__name__} on {watch.shapes}"
-        unpruned = watch.prepare(self._cut(full_widths(self.graph)))
+        timer = NetworkTimer(self._setup, self.graph.inputs)
+        title = f"{type(self.model).__name__} on {timer.shapes}"
+        unpruned = timer.prepare(self._cut(full_widths(self.graph)))
         for start in range(0, len(missing), _TOGETHER):
             self.progress(start, len(missing), "whole networks")
             some = missing[start : start + _TOGETHER]
-            own, *others = self._network_times([unpruned, *(watch.prepare(self._cut(one.widths)) for one in some)])
+            own, *others = self._network_times([unpruned, *(timer.prepare(self._cut(one.widths)) for one in some)])
             self._append(
                 NetworkTime(self.needs.name, title, one.widths, one.held_out, other.mean_ms, own.mean_ms)
                 for one, other in zip(some, others, strict=True)

@@ -12,7 +12,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from gator.cost.latency.setup import Call, Setup
+from gator.cost.latency.runtimes.run_setup import Call, Setup
 
 
 class Eager:

@@ -12,8 +12,8 @@ from typing import Any
 
 from torch import nn
 
-from gator.cost.latency.runtime import runtime_of
-from gator.cost.latency.setup import Setup
+from gator.cost.latency.runtimes.by_name import runtime_of
+from gator.cost.latency.runtimes.run_setup import Setup
 from gator.cost.timing import Timing, rounds_worth, timed, undisturbed
 from gator.graph.inputs import Inputs, TensorSpec
 from gator.rank_zero import on_rank_zero
@@ -23,7 +23,7 @@ Run = Callable[[], Any]
 
 
 @dataclass(frozen=True)
-class Stopwatch:
+class NetworkTimer:
     """Times networks on these inputs under this setup."""
 
     setup: Setup
@@ -66,11 +66,11 @@ class Stopwatch:
 class Baseline:
     """The network that others are compared with."""
 
-    stopwatch: Stopwatch
+    timer: NetworkTimer
     run: Run
     ms: float
 
     def measure(self, network: nn.Module) -> float:
         """Milliseconds of another network, at the speed the machine had when the baseline took `ms`."""
-        own, other = on_rank_zero(lambda: self.stopwatch.accurate_times([self.run, self.stopwatch.prepare(network)]))
+        own, other = on_rank_zero(lambda: self.timer.accurate_times([self.run, self.timer.prepare(network)]))
         return other.mean_ms * self.ms / own.mean_ms

@@ -12,7 +12,7 @@ from typing import Any, Literal, get_args
 
 import torch
 
-from gator.cost.latency.heap import heap_kept
+from gator.cost.latency.runtimes.allocator import heap_kept
 from gator.errors import GatorError
 from gator.graph.inputs import Inputs
 from gator.private_torch import pytree

@@ -12,8 +12,8 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from gator.cost.latency.log import Point
-from gator.cost.latency.steps import LayerSteps, StepPattern
+from gator.cost.latency.table.measurements import Point
+from gator.cost.latency.table.step_patterns import LayerSteps, StepPattern
 from gator.cost.prices import Floats
 
 _SHARES = (1.0, 2 / 3, 1 / 3)  # of the full width, and a single block: enough for curves that are nearly straight

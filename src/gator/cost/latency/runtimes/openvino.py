@@ -9,9 +9,9 @@ from typing import Any
 
 from torch import nn
 
-from gator.cost.latency.eager import placed
-from gator.cost.latency.onnx_runtime import export_onnx
-from gator.cost.latency.setup import Call, Setup
+from gator.cost.latency.runtimes.onnx_runtime import export_onnx
+from gator.cost.latency.runtimes.pytorch import placed
+from gator.cost.latency.runtimes.run_setup import Call, Setup
 from gator.errors import GatorError
 from gator.extras import optional_import
 

@@ -15,8 +15,8 @@ import torch
 from numpy.typing import NDArray
 from torch import nn
 
-from gator.cost.latency.eager import placed
-from gator.cost.latency.setup import Call, Setup
+from gator.cost.latency.runtimes.pytorch import placed
+from gator.cost.latency.runtimes.run_setup import Call, Setup
 from gator.errors import GatorError
 from gator.extras import optional_import
 from gator.private_torch import pytree

@@ -1,7 +1,7 @@
-"""A network divided into segments: layers with their fused neighbours, which a runtime is likely to run as one kernel.
+"""A network divided into layers: layers with their fused neighbours, which a runtime is likely to run as one kernel.
 
-A segment has one call that multiplies and adds (its anchor) and the cheap calls that follow from its result: a norm, an
-activation, a residual sum. Two segments are of one kind if they differ in nothing but the widths of their channels.
+A layer has one call that multiplies and adds (its anchor) and the cheap calls that follow from its result: a norm, an
+activation, a residual sum. Two layers are of one kind if they differ in nothing but the widths of their channels.
 """
 
 from __future__ import annotations
@@ -13,8 +13,8 @@ from dataclasses import dataclass
 import numpy as np
 
 from gator.cost.axis_sizes import AxisSize, AxisSizes
-from gator.cost.latency.kind import group_of, kind_of, title_of
-from gator.cost.latency.log import Point
+from gator.cost.latency.layers.layer_kind import group_of, kind_of, title_of
+from gator.cost.latency.table.measurements import Point
 from gator.cost.prices import Widths
 from gator.graph.hypergraph import Hypergraph
 from gator.graph.macs import macs
@@ -22,14 +22,14 @@ from gator.graph.program import Call, Program, Ref, needed
 
 
 @dataclass(frozen=True)
-class Segment:
+class FusedLayer:
     """An anchor and what is fused to it."""
 
     name: str  # of the layer that runs the anchor
     anchor: int
     calls: tuple[int, ...]
-    inputs: tuple[int, ...]  # values that come from other segments
-    outputs: tuple[int, ...]  # values that other segments read
+    inputs: tuple[int, ...]  # values that come from other layers
+    outputs: tuple[int, ...]  # values that other layers read
     read: AxisSize | None  # channels that the anchor reads; None if pruning never changes them
     written: AxisSize | None
     edges: frozenset[int]
@@ -53,7 +53,7 @@ class Segment:
 
 @dataclass(frozen=True)
 class Border:
-    """A value that one segment passes to others. Segments are given by index."""
+    """A value that one layer passes to others. Segments are given by index."""
 
     producer: int
     readers: tuple[int, ...]
@@ -70,34 +70,34 @@ class Border:
         return {edge: self.elements(some) - self.elements(widths) for edge, some in wider.items()}
 
 
-def network_name(segments: Sequence[Segment]) -> str:
-    """A hash that is the same for networks with the same segments at the same widths."""
-    return hashlib.sha256("\n".join(f"{s.kind} {s.full}" for s in segments).encode()).hexdigest()[:16]
+def network_name(layers: Sequence[FusedLayer]) -> str:
+    """A hash that is the same for networks with the same layers at the same widths."""
+    return hashlib.sha256("\n".join(f"{s.kind} {s.full}" for s in layers).encode()).hexdigest()[:16]
 
 
-def borders_of(graph: Hypergraph, segments: Sequence[Segment]) -> tuple[Border, ...]:
-    """The values that the segments of a network pass to each other."""
+def borders_of(graph: Hypergraph, layers: Sequence[FusedLayer]) -> tuple[Border, ...]:
+    """The values that the layers of a network pass to each other."""
     sizes = AxisSizes(graph)
     readers: dict[int, list[int]] = {}
-    for index, segment in enumerate(segments):
-        for value in segment.inputs:
+    for index, layer in enumerate(layers):
+        for value in layer.inputs:
             readers.setdefault(value, []).append(index)
     return tuple(
         Border(index, tuple(readers[value]), sizes.of_one_example(value))
-        for index, segment in enumerate(segments)
-        for value in segment.outputs
+        for index, layer in enumerate(layers)
+        for value in layer.outputs
         if value in readers
     )
 
 
-def segments_of(graph: Hypergraph) -> tuple[Segment, ...]:
-    """The segments of a network in eval mode, in the order they run."""
+def fused_layers_of(graph: Hypergraph) -> tuple[FusedLayer, ...]:
+    """The layers of a network in eval mode, in the order they run."""
     program, sizes = graph.eval.program, AxisSizes(graph)
     live = needed(program)
     calls = [call for call in program.calls if call.index in live]
     anchors = _anchors(program, calls)
     members: dict[int, list[Call]] = {}
-    producer: dict[int, int] = {}  # of a value: the segment, by its anchor
+    producer: dict[int, int] = {}  # of a value: the layer, by its anchor
     readers: dict[int, set[int]] = {leaf.id: {-1} for leaf in program.outputs[0] if isinstance(leaf, Ref)}  # -1: the user
     for call in calls:
         anchor = anchors[call.index]
@@ -112,7 +112,7 @@ def segments_of(graph: Hypergraph) -> tuple[Segment, ...]:
         outputs = [value for value, by in producer.items() if by == anchor and readers.get(value, set()) - {anchor}]
         # What follows from weights alone still takes its batch and its device from an input.
         given = tuple(dict.fromkeys(inputs)) or program.inputs[:1]
-        found.append(_segment(graph, sizes, own, anchor, given, tuple(sorted(outputs))))
+        found.append(_fused_layer(graph, sizes, own, anchor, given, tuple(sorted(outputs))))
     return tuple(found)
 
 
@@ -140,9 +140,9 @@ def _anchors(program: Program, calls: Sequence[Call]) -> dict[int, int]:
     return anchors
 
 
-def _segment(
+def _fused_layer(
     graph: Hypergraph, sizes: AxisSizes, calls: list[Call], anchor: int, inputs: tuple[int, ...], outputs: tuple[int, ...]
-) -> Segment:
+) -> FusedLayer:
     labelled, program = graph.eval, graph.eval.program
     main = next((call for call in calls if call.index == anchor), calls[0])
     summed = [labelled.axes[main.value_at(one.argument)][one.axis] for one in labelled.reads.get(main.index, ())]
@@ -157,7 +157,7 @@ def _segment(
         read = changing[0]
     if read == written:
         written = None  # depthwise: one axis of a grid is enough
-    return Segment(
+    return FusedLayer(
         name=main.module or main.packet.__name__,
         anchor=anchor,
         calls=tuple(call.index for call in calls),

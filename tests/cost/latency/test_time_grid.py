@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gator.cost.latency.grid import TimeGrid, grid_points
-from gator.cost.latency.steps import LayerSteps, StepPattern
+from gator.cost.latency.table.step_patterns import LayerSteps, StepPattern
+from gator.cost.latency.table.time_grid import TimeGrid, grid_points
 
 
 def test_grid_by_hand() -> None:

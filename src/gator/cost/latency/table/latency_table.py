@@ -9,8 +9,8 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import cached_property
 
-from gator.cost.latency.grid import TimeGrid
-from gator.cost.latency.log import (
+from gator.cost.latency.layers.fused_layers import FusedLayer
+from gator.cost.latency.table.measurements import (
     Key,
     LayerTime,
     Log,
@@ -22,8 +22,8 @@ from gator.cost.latency.log import (
     as_json,
     from_json,
 )
-from gator.cost.latency.segments import Segment
-from gator.cost.latency.steps import LayerSteps, Series, pattern_of, series_widths
+from gator.cost.latency.table.step_patterns import LayerSteps, Series, pattern_of, series_widths
+from gator.cost.latency.table.time_grid import TimeGrid
 
 STEP_PURPOSES: tuple[Purpose, Purpose] = ("read steps", "written steps")  # by side
 SeriesName = tuple[str, Point, int]  # kind, full widths, and the side: 0 for channels read, 1 for channels written
@@ -54,10 +54,10 @@ class Table:
                 grid.ms[each.point] = each.ms
         return found
 
-    def grid_for(self, segment: Segment) -> TimeGrid | None:
-        """The smallest complete grid of this kind that covers the segment."""
-        steps = self.steps_of(segment.group)
-        covering = [g for (kind, _), g in self.grids.items() if kind == segment.kind and g.covers(segment.full)]
+    def grid_for(self, layer: FusedLayer) -> TimeGrid | None:
+        """The smallest complete grid of this kind that covers the layer."""
+        steps = self.steps_of(layer.group)
+        covering = [g for (kind, _), g in self.grids.items() if kind == layer.kind and g.covers(layer.full)]
         return min((grid for grid in covering if not grid.missing(steps)), key=lambda grid: grid.full, default=None)
 
     @cached_property
