@@ -116,7 +116,7 @@ def shown(table: Table, *, layers: bool) -> str:
     for group, steps in table.steps.items():
         if steps.block > 1:
             lines.append(f"  {group}: steps of {steps.read.block} channels read, {steps.written.block} written")
-    for name in dict.fromkeys(each.network for each in table.log if isinstance(each, NetworkTime)):
+    for name in dict.fromkeys(each.network for each in table.measurements if isinstance(each, NetworkTime)):
         networks = table.networks(name)
         ms, cuts = fmean(each.unpruned_ms for each in networks), len({each.widths for each in networks})
         lines.append(f"  {networks[0].title}: {ms:.3g} ms; {cuts} cuts of it measured")

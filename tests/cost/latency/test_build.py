@@ -1,4 +1,4 @@
-"""Building tables on a runtime without noise: what is in the log is not measured again, whoever put it there."""
+"""Building tables on a runtime without noise: what is in the table is not measured again, whoever put it there."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ import gator
 from gator.cost.latency.fit import fit_of
 from gator.cost.latency.layer_times import LayerTimes
 from gator.cost.latency.measuring.builder import Builder
-from gator.cost.latency.measuring.missing import Needs
+from gator.cost.latency.measuring.missing import Missing
 from gator.cost.latency.random_widths import kept_of, random_widths
 from gator.cost.latency.table import table_file
 from gator.cost.latency.table.latency_table import Table
@@ -39,7 +39,9 @@ class Interrupted:
 
 def rounded(table: Table) -> list[str]:
     """All measurements; times are multiples of a microsecond, up to how the clock rounds."""
-    fields = ({name: round(v, 6) if isinstance(v, float) else v for name, v in asdict(each).items()} for each in table.log)
+    fields = (
+        {name: round(v, 6) if isinstance(v, float) else v for name, v in asdict(each).items()} for each in table.measurements
+    )
     return sorted(map(str, fields))
 
 
@@ -56,8 +58,8 @@ def test_what_is_measured_is_kept(fake) -> None:
 def test_a_narrower_network_uses_the_same_layers(fake) -> None:
     _, before = cost().build_table(*small()[::2])
     _, after = cost().build_table(*small(40, 20)[::2])
-    assert after.log[: len(before.log)] == before.log
-    assert {type(each) for each in after.log[len(before.log) :]} == {NetworkTime}
+    assert after.measurements[: len(before.measurements)] == before.measurements
+    assert {type(each) for each in after.measurements[len(before.measurements) :]} == {NetworkTime}
 
 
 def test_an_interrupted_build_resumes(fake) -> None:
@@ -71,9 +73,9 @@ def test_an_interrupted_build_resumes(fake) -> None:
         with pytest.raises(KeyboardInterrupt):
             Builder(model, graph, cost().find_table(graph)[1], path, Interrupted(after=3)).build()
         _, table = cost().find_table(graph)
-        assert not Needs(graph).met_by(table, layers_only=False), after
+        assert Missing(graph, table).anything(layers_only=False), after
     table = Builder(model, graph, cost().find_table(graph)[1], path).build()
-    assert Needs(graph).met_by(table, layers_only=False)
+    assert not Missing(graph, table).anything(layers_only=False)
     assert rounded(table) == rounded(whole)
 
 
@@ -83,11 +85,11 @@ def test_an_interrupt_in_a_session_loses_that_session_only(fake) -> None:
     with pytest.raises(KeyboardInterrupt):
         cost().on(model, graph)
     _, before = cost().find_table(graph)
-    assert any(isinstance(each, LayerTime) for each in before.log)
+    assert any(isinstance(each, LayerTime) for each in before.measurements)
     fake.breaks_after, fake.prepared = 10**9, 0
     _, after = cost().build_table(model, graph)
-    assert after.log[: len(before.log)] == before.log
-    layers = [(each.purpose, each.kind, each.full, each.point) for each in after.log if isinstance(each, LayerTime)]
+    assert after.measurements[: len(before.measurements)] == before.measurements
+    layers = [(each.purpose, each.kind, each.full, each.point) for each in after.measurements if isinstance(each, LayerTime)]
     assert len(layers) == len(set(layers))
 
 
@@ -104,7 +106,7 @@ def test_a_wider_network_looks_for_steps_again(fake) -> None:
         network = gator.cut(model, wide, kept_of(wide, widths), verify=False)
         assert prices.total(widths) == pytest.approx(fake.ms(network, ((x,), {})), rel=0.02)
     _, again = cost().build_table(narrow, graph)
-    assert {each.purpose for each in again.log[len(after.log) :]} <= {"grid"}
+    assert {each.purpose for each in again.measurements[len(after.measurements) :]} <= {"grid"}
     assert fit_of(LayerTimes(graph, again), again).mape < 0.02
     fake.prepared = 0
     cost().on(model, wide)

@@ -12,13 +12,13 @@ from fakes import BLOCK, small
 
 import gator
 from gator.cost.latency.fit import LatencyFit, fit_of
-from gator.cost.latency.layer_times import LayerTimes
-from gator.cost.latency.layers.fused_layers import borders_of, fused_layers_of
-from gator.cost.latency.measuring.missing import Needs
+from gator.cost.latency.layer_times import LayerTimes, borders_of
+from gator.cost.latency.layers.fused_layers import fused_layers_of
+from gator.cost.latency.measuring.missing import Missing
 from gator.cost.latency.random_widths import kept_of, random_widths
 from gator.cost.latency.table import table_file
 from gator.cost.latency.table.latency_table import Table
-from gator.cost.latency.table.measurements import LayerTime, NetworkTime, ReferenceTime
+from gator.cost.latency.table.measurements import LayerTime, NetworkTime, ReferenceTime, as_json, from_json
 from gator.cost.latency.table.step_patterns import LayerSteps, StepPattern
 from gator.cost.latency.table.time_grid import grid_points
 from gator.cost.latency.table_prices import TablePrices
@@ -37,7 +37,7 @@ def patterns(monkeypatch, **groups: LayerSteps) -> None:
     """Let all tables have these step patterns, whatever was timed."""
     found = {name.replace("_", " "): steps for name, steps in groups.items()}
     monkeypatch.setattr(Table, "steps_of", lambda self, group: found.get(group, LayerSteps()))
-    monkeypatch.setattr(Needs, "series", lambda self, table: [])
+    monkeypatch.setattr(Missing, "series", lambda self: [])
 
 
 def test_layers_are_divided_with_what_follows_them() -> None:
@@ -190,15 +190,15 @@ def test_sides_have_step_patterns_of_their_own(fake) -> None:
     assert [(pattern.block, pattern.alignment) for pattern in steps.sides] == [(4, 1), (BLOCK, 1)]
 
 
-def test_a_table_is_its_log(fake) -> None:
+def test_a_table_is_its_measurements(fake) -> None:
     """The file has the key and the measurements; the rest is computed again from them, with the same result."""
     model, _, graph = small()
     _, built = cost().build_table(model, graph)
     data = json.loads(file().read_text())
-    assert list(data) == ["format", "key", "log"]
+    assert list(data) == ["format", "key", "measurements"]
     table = table_file.read(file())
     assert table == built
-    assert table.to_json() == file().read_text()
+    assert as_json(table.key, table.measurements) == file().read_text()
     assert table.steps == built.steps
     assert table.grids == built.grids
     result = fit_of(LayerTimes(graph, table), table)
@@ -208,13 +208,13 @@ def test_a_table_is_its_log(fake) -> None:
     assert result.rank_correlation > 0.99
 
 
-def test_a_longer_log_does_not_change_a_table(fake) -> None:
-    """What was computed from the shorter log stays true of it."""
+def test_more_measurements_do_not_change_a_table(fake) -> None:
+    """What was computed from fewer stays true of them."""
     model, _, graph = small()
     _, table = cost().build_table(model, graph)
-    shorter = Table(table.key, tuple(each for each in table.log if not isinstance(each, LayerTime)))
+    shorter = Table(table.key, tuple(each for each in table.measurements if not isinstance(each, LayerTime)))
     assert shorter.steps == {}
-    longer = shorter.plus(each for each in table.log if isinstance(each, LayerTime))
+    longer = shorter.plus(each for each in table.measurements if isinstance(each, LayerTime))
     assert longer.steps == table.steps
     assert shorter.steps == {}
 
@@ -268,16 +268,17 @@ GOOD = [
 
 @pytest.mark.parametrize("each", GOOD)
 @pytest.mark.parametrize("wrong", ["missing", None, "text", [], {}, -1.0])
-def test_damaged_logs_are_refused(fake, tmp_path, each, wrong) -> None:
+def test_damaged_measurements_are_refused(fake, tmp_path, each, wrong) -> None:
     """Times must be numbers above zero."""
     model, _, graph = small()
     table = cost().find_table(graph)[1].plus([each])
-    assert Table.from_json(table.to_json(), "here") == table
-    data = json.loads(table.to_json())
+    text = as_json(table.key, table.measurements)
+    assert Table(*from_json(text, "here")) == table
+    data = json.loads(text)
     if wrong == "missing":
-        del data["log"][0]["ms"]
+        del data["measurements"][0]["ms"]
     else:
-        data["log"][0]["ms"] = wrong
+        data["measurements"][0]["ms"] = wrong
     (tmp_path / "bad.json").write_text(json.dumps(data))
     with pytest.raises(gator.FileError, match="is not a latency table"):
         cost(table=tmp_path / "bad.json").on(model, graph)
@@ -287,8 +288,8 @@ def test_damaged_logs_are_refused(fake, tmp_path, each, wrong) -> None:
     ("text", "words"),
     [
         ('{"format": 1}', "build it again"),
-        ('{\n "format": 5,\n "key": {}\n}', "build it again"),
-        ('{"format": 6}', "is not a latency table"),
+        ('{\n "format": 6,\n "key": {}\n}', "build it again"),
+        ('{"format": 7}', "is not a latency table"),
         ('{"format": "six"}', "is not a latency table"),
         ("[]", "is not a latency table"),
         ('{"format": 99}', "upgrade gator"),

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from gator.cost.latency.layer_times import LEAST_SHARE, LayerTimes, Parts
+from gator.cost.latency.layer_times import LEAST_SHARE, LayerTimes, NetworkParts
 from gator.cost.latency.table.latency_table import Table
 from gator.cost.prices import Floats
 from gator.errors import GatorError
@@ -30,7 +30,7 @@ class LatencyFit:
     rest_ms: float
     alone_ms: float  # what a layer takes longer alone than inside a network: a call of the runtime, changes of layout
 
-    def total(self, parts: Parts) -> float:
+    def total(self, parts: NetworkParts) -> float:
         """Milliseconds of a network with these parts."""
         layers = sum(self.factors.get(group, 1.0) * ms for group, ms in parts.layers.items())
         return self.rest_ms + max(layers - self.border_ms * parts.borders, LEAST_SHARE * layers)
@@ -79,7 +79,7 @@ def fit_of(layers: LayerTimes, table: Table) -> FitResult:
     return FitResult(fit, networks[0].title, unpruned_ms, len(fitted_on), len(tested_on), *result)
 
 
-def solve(parts: Sequence[Parts], measured: Sequence[float], alone_ms: float = 0.0) -> tuple[LatencyFit, float]:
+def solve(parts: Sequence[NetworkParts], measured: Sequence[float], alone_ms: float = 0.0) -> tuple[LatencyFit, float]:
     """The fit to networks with these parts and times, and its mean squared relative error."""
     from scipy.optimize import nnls
 

@@ -15,7 +15,7 @@ from gator.cost.latency.fit import LatencyFit, fit_of
 from gator.cost.latency.layer_times import LayerTimes
 from gator.cost.latency.measured_prices import MeasuredPrices
 from gator.cost.latency.measuring.builder import Builder, Progress, log_progress
-from gator.cost.latency.measuring.missing import Needs
+from gator.cost.latency.measuring.missing import Missing
 from gator.cost.latency.network_timer import Baseline, NetworkTimer
 from gator.cost.latency.probe_prices import ProbePrices, probe
 from gator.cost.latency.runtimes.by_name import runtime_of
@@ -191,7 +191,7 @@ class Latency(Cost):
         wait for it.
         """
         path, table = self.find_table(graph, path)
-        if not Needs(graph).met_by(table, layers_only=layers_only):
+        if Missing(graph, table).anything(layers_only=layers_only):
             with locked(path):
                 path, table = self.find_table(graph, path)  # another process may have added to it
                 table = Builder(model, graph, table, path, progress).build(layers_only=layers_only)

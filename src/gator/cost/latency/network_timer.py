@@ -6,20 +6,18 @@ at the speed the machine had when the baseline was first measured.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Any
 
 from torch import nn
 
 from gator.cost.latency.runtimes.by_name import runtime_of
-from gator.cost.latency.runtimes.run_setup import Setup
+from gator.cost.latency.runtimes.run_setup import Run, Setup
 from gator.cost.timing import Timing, rounds_worth, timed, undisturbed
 from gator.graph.inputs import Inputs, TensorSpec
 from gator.rank_zero import on_rank_zero
 
 _ACCURATE_MS, _ACCURATE_ROUNDS = 10_000.0, 200  # of timing at most on a finished network: it decides whether a budget is met
-Run = Callable[[], Any]
 
 
 @dataclass(frozen=True)

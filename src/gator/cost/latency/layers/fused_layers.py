@@ -1,37 +1,37 @@
-"""A network divided into layers: layers with their fused neighbours, which a runtime is likely to run as one kernel.
+"""A network divided into fused layers: what a runtime is likely to run as one kernel.
 
-A layer has one call that multiplies and adds (its anchor) and the cheap calls that follow from its result: a norm, an
+A fused layer has one call that multiplies and adds (its anchor) and the cheap calls that follow from its result: a norm, an
 activation, a residual sum. Two layers are of one kind if they differ in nothing but the widths of their channels.
 """
 
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-
-import numpy as np
 
 from gator.cost.axis_sizes import AxisSize, AxisSizes
 from gator.cost.latency.layers.layer_kind import group_of, kind_of, title_of
-from gator.cost.latency.table.measurements import Point
 from gator.cost.prices import Widths
 from gator.graph.hypergraph import Hypergraph
 from gator.graph.macs import macs
 from gator.graph.program import Call, Program, Ref, needed
 
+Point = tuple[int, int]  # channels that a layer reads, channels that it writes; 0 where pruning never changes them
+_UNCHANGED = AxisSize(0)  # stands for channels that pruning never changes
+
 
 @dataclass(frozen=True)
 class FusedLayer:
-    """An anchor and what is fused to it."""
+    """An anchor and what is fused to it. Calls, values and edges are given by index."""
 
-    name: str  # of the layer that runs the anchor
+    name: str  # of the module that runs the anchor
     anchor: int
     calls: tuple[int, ...]
     inputs: tuple[int, ...]  # values that come from other layers
     outputs: tuple[int, ...]  # values that other layers read
-    read: AxisSize | None  # channels that the anchor reads; None if pruning never changes them
-    written: AxisSize | None
+    read: AxisSize  # channels that the anchor reads
+    written: AxisSize
     edges: frozenset[int]
     kind: str
     group: str  # of kinds, such as "conv2d 3x3"; fitted together
@@ -40,34 +40,16 @@ class FusedLayer:
     @property
     def full(self) -> Point:
         """Channels read and written in the unpruned network."""
-        return self.read.full if self.read else 0, self.written.full if self.written else 0
+        return self.read.full, self.written.full
 
     def at(self, widths: Widths) -> Point:
         """Channels read and written with these living widths."""
-        return self.read.at(widths) if self.read else 0, self.written.at(widths) if self.written else 0
-
-    def exact(self, widths: Widths) -> tuple[float, float]:
-        """The same for widths that are not integers."""
-        return self.read.exact(widths) if self.read else 0.0, self.written.exact(widths) if self.written else 0.0
+        return self.read.at(widths), self.written.at(widths)
 
 
-@dataclass(frozen=True)
-class Border:
-    """A value that one layer passes to others. Segments are given by index."""
-
-    producer: int
-    readers: tuple[int, ...]
-    lengths: tuple[AxisSize, ...]
-
-    def elements(self, widths: Widths) -> float:
-        """The number of elements, of one example."""
-        return float(np.prod([length.exact(widths) for length in self.lengths]))
-
-    def slopes(self, widths: Widths) -> dict[int, float]:
-        """The elements that one more channel would add, by edge."""
-        edges = frozenset[int]().union(*(length.edges for length in self.lengths))
-        wider = {edge: np.asarray(widths, dtype=np.float64) + (np.arange(len(widths)) == edge) for edge in edges}
-        return {edge: self.elements(some) - self.elements(widths) for edge, some in wider.items()}
+def touched_values(calls: Iterable[Call]) -> set[int]:
+    """The values that these calls read or make."""
+    return {value for call in calls for value in (*(v for _, v in call.tensors()), *call.outputs) if value is not None}
 
 
 def network_name(layers: Sequence[FusedLayer]) -> str:
@@ -75,23 +57,8 @@ def network_name(layers: Sequence[FusedLayer]) -> str:
     return hashlib.sha256("\n".join(f"{s.kind} {s.full}" for s in layers).encode()).hexdigest()[:16]
 
 
-def borders_of(graph: Hypergraph, layers: Sequence[FusedLayer]) -> tuple[Border, ...]:
-    """The values that the layers of a network pass to each other."""
-    sizes = AxisSizes(graph)
-    readers: dict[int, list[int]] = {}
-    for index, layer in enumerate(layers):
-        for value in layer.inputs:
-            readers.setdefault(value, []).append(index)
-    return tuple(
-        Border(index, tuple(readers[value]), sizes.of_one_example(value))
-        for index, layer in enumerate(layers)
-        for value in layer.outputs
-        if value in readers
-    )
-
-
 def fused_layers_of(graph: Hypergraph) -> tuple[FusedLayer, ...]:
-    """The layers of a network in eval mode, in the order they run."""
+    """The fused layers of a network in eval mode, in the order they run."""
     program, sizes = graph.eval.program, AxisSizes(graph)
     live = needed(program)
     calls = [call for call in program.calls if call.index in live]
@@ -146,17 +113,14 @@ def _fused_layer(
     labelled, program = graph.eval, graph.eval.program
     main = next((call for call in calls if call.index == anchor), calls[0])
     summed = [labelled.axes[main.value_at(one.argument)][one.axis] for one in labelled.reads.get(main.index, ())]
-    read = next((size for axis in summed if (size := sizes.of_axis(axis)) is not None), None)
     assert main.outputs[0] is not None
-    written = next((size for size in sizes.of_axes(main.outputs[0]) if size is not None), None)
-    values = {value for call in calls for _, value in call.tensors()} | {
-        v for call in calls for v in call.outputs if v is not None
-    }
-    changing = [size for value in sorted(values | set(inputs)) for size in sizes.of_axes(value) if size is not None]
-    if read is None and written is None and changing:
+    read = next(filter(None, map(sizes.of_axis, summed)), _UNCHANGED)
+    written = next(filter(None, sizes.of_axes(main.outputs[0])), _UNCHANGED)
+    changing = [size for value in sorted(touched_values(calls) | set(inputs)) for size in filter(None, sizes.of_axes(value))]
+    if read == written == _UNCHANGED and changing:
         read = changing[0]
     if read == written:
-        written = None  # depthwise: one axis of a grid is enough
+        written = _UNCHANGED  # depthwise: one axis of a grid is enough
     return FusedLayer(
         name=main.module or main.packet.__name__,
         anchor=anchor,

@@ -12,14 +12,9 @@ from gator.graph.program import BatchInt, Call, Program, Ref
 from gator.surgery.sizes import size_arguments
 
 
-def kind_of(
-    calls: Sequence[Call], labelled: ProgramLabels, sizes: AxisSizes, read: AxisSize | None, written: AxisSize | None
-) -> str:
+def kind_of(calls: Sequence[Call], labelled: ProgramLabels, sizes: AxisSizes, read: AxisSize, written: AxisSize) -> str:
     """A hash of the calls with their arguments, dtypes and shapes, in which names stand for the sizes that pruning changes."""
-    names: dict[AxisSize, str] = {}
-    for size, name in ((read, "in"), (written, "out")):
-        if size is not None:
-            names.setdefault(size, name)
+    names = {size: name for size, name in ((read, "in"), (written, "out")) if size.parts}
 
     def tensor(value: int) -> str:
         found = labelled.program.values[value]

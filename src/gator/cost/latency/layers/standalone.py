@@ -14,10 +14,9 @@ import torch
 from torch import fx, nn
 
 from gator.cost.axis_sizes import AxisSize
-from gator.cost.latency.layers.fused_layers import FusedLayer
+from gator.cost.latency.layers.fused_layers import FusedLayer, Point, touched_values
 from gator.cost.latency.random_widths import evenly_spaced
 from gator.cost.latency.runtimes.run_setup import Call, Setup
-from gator.cost.latency.table.measurements import Point
 from gator.graph.analysis import ProgramLabels
 from gator.graph.bake import baked
 from gator.graph.call_names import call_names
@@ -42,7 +41,7 @@ class Standalone:
         graph, layers = self._alone
         layer = self.layer
         # Other edges of the layer, such as that of a residual sum, keep the same share as the channels written.
-        share = point[1] / layer.written.full if layer.written else 1.0
+        share = point[1] / layer.full[1] if layer.full[1] else 1.0
         counts = {index: round(graph.edges[index].width * share) for index in layer.edges}
         counts.update(_edge_widths(layer.written, point[1]))
         counts.update(_edge_widths(layer.read, point[0]))
@@ -59,8 +58,7 @@ class Standalone:
         graph, layer, labelled = self.graph, self.layer, self.graph.eval
         program = labelled.program
         calls = tuple(program.calls[index] for index in layer.calls)
-        values = {value for call in calls for _, value in call.tensors()} | set(layer.inputs)
-        values |= {value for call in calls for value in call.outputs if value is not None}
+        values = touched_values(calls) | set(layer.inputs)
         leaves: list[Any] = [Ref(value) for value in layer.outputs]
         own = Program(
             training=False,
@@ -121,11 +119,9 @@ class _StandaloneEmitter(CutEmitter):
         return length_at(size, self.batch)
 
 
-def _edge_widths(size: AxisSize | None, wanted: int) -> dict[int, int]:
+def _edge_widths(size: AxisSize, wanted: int) -> dict[int, int]:
     """Widths of the edges on an axis, so that the axis has `wanted` positions as nearly as possible."""
     counts: dict[int, int] = {}
-    if size is None:
-        return counts
     left, room = max(wanted - size.fixed, 0), size.full - size.fixed
     for edge, positions, width in size.parts:
         count = round(left * positions / room) if room else 0

@@ -1,4 +1,4 @@
-"""Building a table for a network: what needs.py finds missing is measured and appended to the log.
+"""Building a table for a network: what missing.py finds is measured and appended to the table.
 
 The order is: the reference workload, times of neighbouring widths (step patterns), layers over a grid of widths, whole
 networks. The table is written after every session of a few measurements.
@@ -14,29 +14,29 @@ from pathlib import Path
 from torch import nn
 
 from gator.cost.axis_sizes import full_widths
+from gator.cost.latency.layers.fused_layers import fused_layers_of, network_name
 from gator.cost.latency.layers.standalone import Standalone
 from gator.cost.latency.measuring.interleave import AT_ONCE, Interleaving, Place
-from gator.cost.latency.measuring.missing import Needs
-from gator.cost.latency.measuring.reference import SPENT_MS, ReferenceWorkload
-from gator.cost.latency.network_timer import NetworkTimer, Run
+from gator.cost.latency.measuring.missing import Missing
+from gator.cost.latency.measuring.reference import ReferenceWorkload
+from gator.cost.latency.network_timer import NetworkTimer
 from gator.cost.latency.random_widths import kept_of
 from gator.cost.latency.runtimes.by_name import runtime_of
 from gator.cost.latency.table.latency_table import STEP_PURPOSES, Table
 from gator.cost.latency.table.measurements import LayerTime, Measurement, NetworkTime, Purpose, ReferenceTime
 from gator.cost.latency.table.table_file import write
-from gator.cost.timing import Timing, rounds_worth, timed, undisturbed
+from gator.cost.timing import rounds_worth, timed, undisturbed
 from gator.graph.hypergraph import Hypergraph
 from gator.surgery.cut import cut
 
 _NETWORK_MS = 2000.0  # of timing on every whole network and pass: fits are judged by them
 _TOGETHER = 3  # networks that are interleaved with the unpruned one: beside 30 others PyTorch took up to 60 % longer
-log = logging.getLogger("gator")
 Progress = Callable[[int, int, str], None]  # done, of how many, what
 
 
 def log_progress(done: int, total: int, what: str) -> None:
-    """Progress as lines of the library's log."""
-    log.info("latency table: %d of %d, %s", done, total, what)
+    """Progress as lines of the library's logger."""
+    logging.getLogger("gator").info("latency table: %d of %d, %s", done, total, what)
 
 
 class Builder:
@@ -46,8 +46,7 @@ class Builder:
         self, model: nn.Module, graph: Hypergraph, table: Table, path: Path, progress: Progress = log_progress
     ) -> None:
         self.model, self.graph, self.table, self.path, self.progress = model, graph, table, path, progress
-        self.needs = Needs(graph)
-        self._setup = table.key.setup
+        self._setup, self._layers = table.key.setup, fused_layers_of(graph)
         self._reference = ReferenceWorkload(self._setup)
 
     def build(self, *, layers_only: bool = False) -> Table:
@@ -65,10 +64,9 @@ class Builder:
         write(self.table, self.path)
 
     def _time_series(self) -> None:
-        missing = self.needs.series(self.table)
-        for done, (layer, side) in enumerate(missing):
+        missing = Missing(self.graph, self.table).series()
+        for done, (layer, side, widths) in enumerate(missing):
             self.progress(done, len(missing), f"step pattern of {layer.title}")
-            widths = self.needs.widths_missing(self.table, layer, side)
             # Neighbouring widths are not timed in one session, nor every second one: what disturbs a session would look like
             # a step.
             sessions = math.ceil(len(widths) / AT_ONCE) | 1
@@ -77,44 +75,42 @@ class Builder:
                 self._append(self._layer_times([(layer, point) for point in points], STEP_PURPOSES[side]))
 
     def _time_grids(self) -> None:
-        missing, done = self.needs.points(self.table), 0
-        for some, beside in Interleaving(self.graph, self.needs.layers, self._setup.batch or 1).groups(missing):
-            self.progress(done, len(missing), some[0][0].title)
-            self._append(self._layer_times(some, "grid", beside))
-            done += len(some)
+        missing, done = Missing(self.graph, self.table).points(), 0
+        for places, beside in Interleaving(self.graph, self._layers, self._setup.batch or 1).groups(missing):
+            self.progress(done, len(missing), places[0][0].title)
+            self._append(self._layer_times(places, "grid", beside))
+            done += len(places)
 
     def _layer_times(self, places: Sequence[Place], purpose: Purpose, beside: Sequence[Place] = ()) -> list[LayerTime]:
-        parts = {layer: Standalone(self.model, self.graph, layer) for layer, _ in (*places, *beside)}
+        alone = {layer: Standalone(self.model, self.graph, layer) for layer, _ in (*places, *beside)}
         assert self.table.reference_ms is not None
         with self._setup.on():
-            built = (parts[layer].built(point, self._setup) for layer, point in (*places, *beside))
-            runs = [runtime_of(self._setup).prepare(*part, self._setup) for part in built]
-            times = self._reference.times(runs, rounds_worth(runs, SPENT_MS, least=6), self.table.reference_ms)
+            built = (alone[layer].built(point, self._setup) for layer, point in (*places, *beside))
+            runs = [runtime_of(self._setup).prepare(*network, self._setup) for network in built]
+            times = self._reference.times(runs, self.table.reference_ms)
         return [
             LayerTime(purpose, layer.kind, layer.group, layer.title, layer.full, point, max(ms, 1e-6))
-            for (layer, point), ms in zip(places, times, strict=False)
+            for (layer, point), ms in zip(places, times[: len(places)], strict=True)
         ]
 
     def _time_networks(self) -> None:
-        missing = self.needs.networks(self.table)
+        missing = Missing(self.graph, self.table).networks()
         if not missing:
             return
         timer = NetworkTimer(self._setup, self.graph.inputs)
-        title = f"{type(self.model).__name__} on {timer.shapes}"
+        name, title = network_name(self._layers), f"{type(self.model).__name__} on {timer.shapes}"
         unpruned = timer.prepare(self._cut(full_widths(self.graph)))
         for start in range(0, len(missing), _TOGETHER):
             self.progress(start, len(missing), "whole networks")
-            some = missing[start : start + _TOGETHER]
-            own, *others = self._network_times([unpruned, *(timer.prepare(self._cut(one.widths)) for one in some)])
+            planned = missing[start : start + _TOGETHER]
+            runs = [unpruned, *(timer.prepare(self._cut(each.widths)) for each in planned)]
+            with self._setup.on():
+                rounds = rounds_worth(runs, _NETWORK_MS, least=5)
+                own, *others = undisturbed(lambda: timed(runs, rounds=rounds, warmup=0))  # rounds_worth has run them already
             self._append(
-                NetworkTime(self.needs.name, title, one.widths, one.held_out, other.mean_ms, own.mean_ms)
-                for one, other in zip(some, others, strict=True)
+                NetworkTime(name, title, each.widths, each.held_out, other.mean_ms, own.mean_ms)
+                for each, other in zip(planned, others, strict=True)
             )
-
-    def _network_times(self, runs: Sequence[Run]) -> tuple[Timing, ...]:
-        with self._setup.on():
-            rounds = rounds_worth(runs, _NETWORK_MS, least=5)
-            return undisturbed(lambda: timed(runs, rounds=rounds, warmup=0))  # rounds_worth has run them already
 
     def _cut(self, widths: Sequence[int]) -> nn.Module:
         return cut(self.model, self.graph, kept_of(self.graph, widths), keep_class=False, verify=False)

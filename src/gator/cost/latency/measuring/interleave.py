@@ -9,9 +9,8 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Sequence
 
-from gator.cost.latency.layers.fused_layers import FusedLayer
+from gator.cost.latency.layers.fused_layers import FusedLayer, Point
 from gator.cost.latency.layers.standalone import length_at
-from gator.cost.latency.table.measurements import Point
 from gator.graph.hypergraph import Hypergraph
 from gator.graph.macs import macs
 

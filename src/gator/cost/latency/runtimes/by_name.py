@@ -5,15 +5,14 @@ A runtime whose packages are missing names the extra to install before anything 
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Any, Protocol
+from typing import Protocol
 
 from torch import nn
 
 from gator.cost.latency.runtimes.onnx_runtime import OnnxRuntime
 from gator.cost.latency.runtimes.openvino import OpenVino
 from gator.cost.latency.runtimes.pytorch import Compiled, Eager
-from gator.cost.latency.runtimes.run_setup import Call, Setup
+from gator.cost.latency.runtimes.run_setup import Call, Run, Setup
 from gator.errors import GatorError
 from gator.suggest import did_you_mean
 
@@ -29,7 +28,7 @@ class Runtime(Protocol):
         """The versions of the packages that run the network."""
         ...
 
-    def prepare(self, network: nn.Module, call: Call, setup: Setup) -> Callable[[], Any]:
+    def prepare(self, network: nn.Module, call: Call, setup: Setup) -> Run:
         """A function without arguments that runs the network once in eval mode and waits for the result."""
         ...
 

@@ -7,7 +7,7 @@ import json
 import statistics
 import tempfile
 import warnings
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -15,8 +15,7 @@ import torch
 from numpy.typing import NDArray
 from torch import nn
 
-from gator.cost.latency.runtimes.pytorch import placed
-from gator.cost.latency.runtimes.run_setup import Call, Setup
+from gator.cost.latency.runtimes.run_setup import Call, Run, Setup
 from gator.errors import GatorError
 from gator.extras import optional_import
 from gator.private_torch import pytree
@@ -44,7 +43,7 @@ class OnnxRuntime:
     def versions(self) -> dict[str, str]:
         return {"onnxruntime": str(_needed("onnxruntime").__version__)}
 
-    def prepare(self, network: nn.Module, call: Call, setup: Setup) -> Callable[[], Any]:
+    def prepare(self, network: nn.Module, call: Call, setup: Setup) -> Run:
         session, feed = self._session(network, call, setup, profile="")
         if setup.device == "cpu":
             return lambda: session.run(None, feed)
@@ -73,14 +72,14 @@ class OnnxRuntime:
         options.log_severity_level = 3
         if profile:
             options.enable_profiling, options.profile_file_prefix = True, profile
-        written, given = export_onnx(placed(network, setup), call)
+        written, given = export_onnx(setup.placed_network(network), call)
         session = runtime.InferenceSession(written, options, providers=[_PROVIDERS[setup.device]])
         if session.get_providers()[0] != _PROVIDERS[setup.device]:
             raise GatorError(f'device="{setup.device}": onnxruntime cannot load {_PROVIDERS[setup.device]} here; see its log')
         return session, {each.name: given[each.name] for each in session.get_inputs()}
 
 
-def bound(session: Any, feed: Mapping[str, NDArray[Any]], device: str) -> Callable[[], Any]:
+def bound(session: Any, feed: Mapping[str, NDArray[Any]], device: str) -> Run:
     """A run whose inputs and outputs stay on the device, as those of layers inside a network do."""
     binding = session.io_binding()
     for name, array in feed.items():

@@ -4,14 +4,12 @@ from __future__ import annotations
 
 import statistics
 import warnings
-from collections.abc import Callable
 from typing import Any
 
 from torch import nn
 
 from gator.cost.latency.runtimes.onnx_runtime import export_onnx
-from gator.cost.latency.runtimes.pytorch import placed
-from gator.cost.latency.runtimes.run_setup import Call, Setup
+from gator.cost.latency.runtimes.run_setup import Call, Run, Setup
 from gator.errors import GatorError
 from gator.extras import optional_import
 
@@ -27,7 +25,7 @@ class OpenVino:
     def versions(self) -> dict[str, str]:
         return {"openvino": str(_needed().__version__)}
 
-    def prepare(self, network: nn.Module, call: Call, setup: Setup) -> Callable[[], Any]:
+    def prepare(self, network: nn.Module, call: Call, setup: Setup) -> Run:
         request, feed = self._request(network, call, setup, profile=False)
         return lambda: request.infer(feed, share_inputs=True)
 
@@ -46,7 +44,7 @@ class OpenVino:
         core = openvino.Core()
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
-            written, given = export_onnx(placed(network, setup), call)
+            written, given = export_onnx(setup.placed_network(network), call)
             model = core.read_model(model=written)
         settings = {
             "INFERENCE_NUM_THREADS": setup.threads,

@@ -5,12 +5,14 @@ They are checked before anything is measured, and the process is as before when 
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import copy
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, Literal, get_args
 
 import torch
+from torch import nn
 
 from gator.cost.latency.runtimes.allocator import heap_kept
 from gator.errors import GatorError
@@ -23,6 +25,7 @@ DtypeName = Literal["float32", "float16", "bfloat16", "float64"]
 DTYPES: dict[str, torch.dtype] = {name: getattr(torch, name) for name in get_args(DtypeName)}
 DEVICES = ("cpu", "cuda", "mps")
 Call = tuple[tuple[Any, ...], dict[str, Any]]  # args and kwargs of one forward
+Run = Callable[[], Any]  # runs a network once and waits for the result
 
 
 @dataclass(frozen=True)
@@ -50,6 +53,12 @@ class Setup:
         """These inputs on the device, in the dtype and memory layout of the setup."""
         found: Call = pytree.tree_map(self._placed, call)
         return found
+
+    def placed_network(self, network: nn.Module) -> nn.Module:
+        """A copy of the network in eval mode, on the device, in the dtype and memory layout of the setup."""
+        copied = copy.deepcopy(network).eval().to(self.device, self.torch_dtype)
+        layout = torch.channels_last if self.channels_last else torch.contiguous_format
+        return copied.to(memory_format=layout)  # type: ignore[no-any-return, call-overload]
 
     def _placed(self, leaf: Any) -> Any:
         if not isinstance(leaf, torch.Tensor):

@@ -1,21 +1,20 @@
-"""The log of a latency table: what was measured on one device under one setup, in order. Measurements are only appended.
+"""What a latency table stores: the measurements of one device under one setup, in the order they were made.
 
-Everything else about a table (step patterns, grids, fits) is computed from its log; see table.py. A build that was interrupted
-resumes where it stopped, because what is in the log is not measured again.
+Measurements are only appended. Everything else about a table is computed from them (latency_table.py).
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable
+from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from typing import Any, Literal
 
+from gator.cost.latency.layers.fused_layers import Point
 from gator.cost.latency.runtimes.run_setup import Setup
 from gator.errors import FileError
 
-FORMAT = 6  # formats 1 to 5 stored what is now computed from the log
-Point = tuple[int, int]  # channels that a layer reads, channels that it writes; 0 where pruning never changes them
+FORMAT = 7  # a table of another format is built again
 Purpose = Literal["grid", "read steps", "written steps"]
 
 
@@ -33,7 +32,7 @@ class Key:
 
 @dataclass(frozen=True)
 class ReferenceTime:
-    """The reference workload (reference.py)."""
+    """The reference workload (measuring/reference.py)."""
 
     ms: float
 
@@ -64,18 +63,18 @@ class NetworkTime:
 
 
 Measurement = ReferenceTime | LayerTime | NetworkTime
-Log = tuple[Measurement, ...]
+_TYPES: dict[str, type[Measurement]] = {each.__name__: each for each in (ReferenceTime, LayerTime, NetworkTime)}
 
 
-def as_json(key: Key, log: Log) -> str:
+def as_json(key: Key, measurements: tuple[Measurement, ...]) -> str:
     """A JSON document with one measurement per line."""
     header = {"device": key.device, "setup": asdict(key.setup), "versions": dict(key.versions)}
-    lines = ",\n".join(json.dumps({"type": type(each).__name__, **asdict(each)}) for each in log)
-    return f'{{"format": {FORMAT}, "key": {json.dumps(header)}, "log": [\n{lines}\n]}}\n'
+    lines = ",\n".join(json.dumps({"type": type(each).__name__, **asdict(each)}) for each in measurements)
+    return f'{{"format": {FORMAT}, "key": {json.dumps(header)}, "measurements": [\n{lines}\n]}}\n'
 
 
-def from_json(text: str, where: str) -> tuple[Key, Log]:
-    """The key and the log of a document; FileError if it is of another format or not a latency table."""
+def from_json(text: str, where: str) -> tuple[Key, tuple[Measurement, ...]]:
+    """The key and the measurements of a document; FileError if it is of another format or not a latency table."""
     try:
         data: Any = json.loads(text)
         if data["format"] > FORMAT:
@@ -84,26 +83,29 @@ def from_json(text: str, where: str) -> tuple[Key, Log]:
             raise FileError(f"{where} was written by an older version of gator; remove it and build it again")
         versions = sorted((str(name), str(version)) for name, version in data["key"]["versions"].items())
         key = Key(data["key"]["device"], Setup(**data["key"]["setup"]), tuple(versions))
-        return key, tuple(map(_measurement, data["log"]))
+        return key, tuple(map(_measurement, data["measurements"]))
     except (KeyError, TypeError, ValueError, AttributeError, IndexError) as error:
         raise FileError(f"{where} is not a latency table: {type(error).__name__}: {error}") from error
 
 
-def _measurement(data: Any) -> Measurement:
-    ms = float(data["ms"])
+def _measurement(data: dict[str, Any]) -> Measurement:
+    fields = {name: _READERS.get(name, str)(value) for name, value in data.items() if name != "type"}
+    return _TYPES[data["type"]](**fields)
+
+
+def _milliseconds(value: Any) -> float:
+    ms = float(value)
     if not ms > 0:
         raise ValueError(f"a time of {ms} ms")
-    if data["type"] == "ReferenceTime":
-        return ReferenceTime(ms)
-    if data["type"] == "LayerTime":
-        purpose, kind, group, title = (data[name] for name in ("purpose", "kind", "group", "title"))
-        return LayerTime(purpose, kind, group, title, _point(data["full"]), _point(data["point"]), ms)
-    if data["type"] == "NetworkTime":
-        widths, unpruned_ms = tuple(map(int, data["widths"])), float(data["unpruned_ms"])
-        return NetworkTime(data["network"], data["title"], widths, bool(data["held_out"]), ms, unpruned_ms)
-    raise ValueError(f"an unknown type of measurement, {data['type']!r}")
+    return ms
 
 
-def _point(data: Iterable[Any]) -> Point:
-    read, written = data
+def _point(value: Any) -> Point:
+    read, written = value
     return int(read), int(written)
+
+
+_READERS: dict[str, Callable[[Any], Any]] = {
+    "ms": _milliseconds, "unpruned_ms": _milliseconds, "full": _point, "point": _point,
+    "widths": lambda value: tuple(map(int, value)), "held_out": bool,
+}  # fmt: skip

@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from gator.cost.latency.table.measurements import Point
+from gator.cost.latency.layers.fused_layers import Point
 
 _PERIOD = 32  # channels after which patterns repeat on all devices seen so far; a series is one period long
 _UP_TO = 64  # channels at which a series ends: with more, one block is too small a share of the time to stand out of the noise

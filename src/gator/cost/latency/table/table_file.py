@@ -19,12 +19,11 @@ from gator.cost.latency.runtimes.by_name import runtime_of
 from gator.cost.latency.runtimes.device_name import device_name
 from gator.cost.latency.runtimes.run_setup import Setup
 from gator.cost.latency.table.latency_table import Table
-from gator.cost.latency.table.measurements import FORMAT, Key
+from gator.cost.latency.table.measurements import FORMAT, Key, as_json, from_json
 from gator.errors import FileError, GatorError
 from gator.extras import optional_import
 
 CACHE = "GATOR_CACHE"
-log = logging.getLogger("gator")
 
 
 def key_here(setup: Setup) -> Key:
@@ -55,12 +54,12 @@ def read(path: Path) -> Table:
         text = path.read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as error:
         raise FileError(f"{path} cannot be read as a latency table: {error}") from error
-    return Table.from_json(text, str(path))
+    return Table(*from_json(text, str(path)))
 
 
 def write(table: Table, path: Path) -> None:
     """Write the file completely or not at all: whoever reads meanwhile gets the old one."""
-    text = table.to_json()
+    text = as_json(table.key, table.measurements)
     with _writing(path):
         write_atomically(path, lambda temporary: temporary.write_text(text, encoding="utf-8"))
 
@@ -75,7 +74,7 @@ def locked(path: Path) -> Iterator[None]:
         try:
             lock.acquire(timeout=0)
         except Timeout:
-            log.info("latency table: another process is building %s, waiting for it", path)
+            logging.getLogger("gator").info("latency table: another process is building %s, waiting for it", path)
             lock.acquire()
     try:
         yield

@@ -7,98 +7,106 @@ widths and one for the others, on either side. Between grid points time is linea
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterator
-from dataclasses import dataclass, field
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cached_property
 
 import numpy as np
 
-from gator.cost.latency.table.measurements import Point
+from gator.cost.latency.layers.fused_layers import Point
 from gator.cost.latency.table.step_patterns import LayerSteps, StepPattern
 from gator.cost.prices import Floats
 
 _SHARES = (1.0, 2 / 3, 1 / 3)  # of the full width, and a single block: enough for curves that are nearly straight
 Aligned = tuple[bool, bool]  # the channels read, and those written
-Surface = tuple[Floats, Floats, Floats]  # coordinates of the channels read, of those written, milliseconds
 
 
-def grid_points(full: Point, steps: LayerSteps) -> Iterator[Point]:
+def covers(full: Point, other: Point) -> bool:
+    """Whether a grid up to the widths `full` serves layers of up to `other`, with the same sides that pruning changes."""
+    return all((own == 0) == (theirs == 0) and own >= theirs for own, theirs in zip(full, other, strict=True))
+
+
+def grid_points(full: Point, steps: LayerSteps) -> list[Point]:
     """The widths to time for layers of up to these widths, each point once."""
-    seen = set()
+    found: dict[Point, None] = {}
     for aligned in itertools.product((True, False), repeat=2):
-        axes = [_sizes(*side) for side in zip(full, steps.sides, aligned, strict=True)]
-        for read, written in itertools.product(*axes):
-            if (read, written) not in seen:
-                seen.add((read, written))
-                yield read, written
+        read, written = (_widths(*side) for side in zip(full, steps.sides, aligned, strict=True))
+        found.update(dict.fromkeys(itertools.product(read, written)))
+    return list(found)
 
 
-def _sizes(full: int, pattern: StepPattern, aligned: bool) -> list[int]:
+def _widths(full: int, pattern: StepPattern, aligned: bool) -> list[int]:
     """Widths to time on one side, all aligned or none."""
     if full == 0:
         return [0]
     block, blocks = pattern.block, -(-full // pattern.block)
     counts = {1, *(max(round(blocks * share), 1) for share in _SHARES)}
     less = 0 if aligned else (3 * block) // 8 | 1  # an odd number of channels below a full block
-    sizes = {min(count * block - less, full) for count in counts}
-    return sorted(size for size in sizes if size > 0 and pattern.aligned(size) == aligned)
+    widths = {min(count * block - less, full) for count in counts}
+    return sorted(width for width in widths if width > 0 and pattern.aligned(width) == aligned)
 
 
-@dataclass
+@dataclass(frozen=True)
 class TimeGrid:
-    """What was timed of one kind of layer, up to the widths `full`."""
+    """The times of one kind of layer, up to the widths `full`."""
 
-    kind: str
     title: str
     full: Point
-    ms: dict[Point, float] = field(default_factory=dict)
-    _surfaces: dict[tuple[LayerSteps, Aligned, bool], Surface] = field(default_factory=dict, repr=False, compare=False)
+    steps: LayerSteps
+    ms: Mapping[Point, float]
 
-    def covers(self, full: Point) -> bool:
-        """Whether its widths reach as far, with the same sides that pruning changes."""
-        return all((own == 0) == (other == 0) and own >= other for own, other in zip(self.full, full, strict=True))
-
-    def missing(self, steps: LayerSteps) -> list[Point]:
+    def missing(self) -> list[Point]:
         """The points that are still to be timed."""
-        return [point for point in grid_points(self.full, steps) if point not in self.ms]
+        return [point for point in grid_points(self.full, self.steps) if point not in self.ms]
 
-    def at(self, point: Point, steps: LayerSteps) -> float:
+    def at(self, point: Point) -> float:
         """Milliseconds at these widths."""
-        return _interpolated(self._surface(steps.aligned(point), steps, by_channel=False), steps.cost(point))
+        return self._surface(self.steps.aligned(point), by_channel=False).at(*self.steps.cost(point))
 
-    def smooth(self, point: tuple[float, float], steps: LayerSteps) -> float:
+    def smooth(self, read: float, written: float) -> float:
         """Milliseconds at these widths without steps, any real numbers: what the slope per channel is taken from."""
-        return _interpolated(self._surface((True, True), steps, by_channel=True), point)
+        return self._surface((True, True), by_channel=True).at(read, written)
 
-    def _surface(self, aligned: Aligned, steps: LayerSteps, *, by_channel: bool) -> Surface:
-        key = steps, aligned, by_channel
-        if key not in self._surfaces:
-            axes = self._axes(aligned, steps)
-            ms = np.array([[self.ms[read, written] for written in axes[1]] for read in axes[0]])
-            places = [
-                np.array([size if by_channel else pattern.cost(size) for size in axis], dtype=np.float64)
-                for pattern, axis in zip(steps.sides, axes, strict=True)
-            ]
-            self._surfaces[key] = places[0], places[1], _monotone(_monotone(ms, 0), 1)
-        return self._surfaces[key]
+    @cached_property
+    def _surfaces(self) -> dict[tuple[Aligned, bool], _Surface]:
+        return {}
 
-    def _axes(self, aligned: Aligned, steps: LayerSteps) -> tuple[list[int], list[int]]:
-        """The widths of one grid, or of the nearest one if this has none: all widths may be aligned, or none."""
-        timed = [point for point in grid_points(self.full, steps) if point in self.ms]
+    def _surface(self, aligned: Aligned, *, by_channel: bool) -> _Surface:
+        if (aligned, by_channel) not in self._surfaces:
+            points = self._nearest(aligned)
+            widths = sorted({read for read, _ in points}), sorted({written for _, written in points})
+            ms = np.array([[self.ms[read, written] for written in widths[1]] for read in widths[0]])
+            rows, columns = (
+                np.array([width if by_channel else pattern.cost(width) for width in axis], dtype=np.float64)
+                for pattern, axis in zip(self.steps.sides, widths, strict=True)
+            )
+            self._surfaces[aligned, by_channel] = _Surface(rows, columns, _monotone(_monotone(ms, 0), 1))
+        return self._surfaces[aligned, by_channel]
+
+    def _nearest(self, aligned: Aligned) -> list[Point]:
+        """The points of this grid, or of the nearest one if it has none: all widths may be aligned, or none."""
+        timed = [point for point in grid_points(self.full, self.steps) if point in self.ms]
         read, written = aligned
-        for wanted in ((read, written), (read, not written), (not read, written), (not read, not written)):
-            points = [point for point in timed if steps.aligned(point) == wanted]
-            if points:
-                return sorted({point[0] for point in points}), sorted({point[1] for point in points})
-        raise AssertionError(f"nothing was timed of {self.title}")
+        wanted = (aligned, (read, not written), (not read, written), (not read, not written))
+        found = ([point for point in timed if self.steps.aligned(point) == each] for each in wanted)
+        return next(points for points in found if points)
 
 
-def _interpolated(surface: Surface, at: tuple[float, float]) -> float:
-    """Bilinear; beyond the ends the last interval continues."""
-    rows, columns, ms = surface
-    (i, u), (j, v) = _interval(rows, at[0]), _interval(columns, at[1])
-    right, below = min(j + 1, len(columns) - 1), min(i + 1, len(rows) - 1)
-    above = ms[i, j] * (1 - v) + ms[i, right] * v
-    return max(float(above * (1 - u) + (ms[below, j] * (1 - v) + ms[below, right] * v) * u), 0.0)
+@dataclass(frozen=True)
+class _Surface:
+    """Milliseconds by coordinates of the channels read (rows) and written (columns)."""
+
+    rows: Floats
+    columns: Floats
+    ms: Floats
+
+    def at(self, row: float, column: float) -> float:
+        """Bilinear; beyond the ends the last interval continues."""
+        (i, u), (j, v) = _interval(self.rows, row), _interval(self.columns, column)
+        below, right = min(i + 1, len(self.rows) - 1), min(j + 1, len(self.columns) - 1)
+        first = self.ms[i, j] * (1 - v) + self.ms[i, right] * v
+        second = self.ms[below, j] * (1 - v) + self.ms[below, right] * v
+        return max(float(first * (1 - u) + second * u), 0.0)
 
 
 def _interval(axis: Floats, at: float) -> tuple[int, float]:
