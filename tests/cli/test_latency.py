@@ -136,7 +136,10 @@ class TestPrune:
             (("--target", "1 us"), r"target of 0.001 ms cannot be reached: the smallest network"),
             (("--target", "4 MB"), "is given in bytes, but the cost is counted in ms"),
             (("--target", "0.6", "--runtime", "warp"), "latency.runtime = 'warp'; expected 'eager'"),
-            (("--target", "0.6", "--set", "latency.table=none.json"), "there is no latency table at none.json"),
+            (
+                ("--target", "0.6", "--set", "latency.table=none.json", "--set", "latency.other_device=true"),
+                "there is no latency table at none.json",
+            ),
         ],
     )
     def test_what_cannot_be_is_said_before_training(self, typed, tmp_path, args, words) -> None:

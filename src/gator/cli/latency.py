@@ -54,15 +54,15 @@ def build(
     table: File = "",
 ) -> None:
     """Time the layers of a network. What is in the table is not timed again, so that an interrupted build resumes."""
-    cost = _cost(runtime, batch, threads, channels_last, dtype, device)
+    cost = _cost(runtime, batch, threads, channels_last, dtype, device, table)
     network = zoo.build(name, example_inputs=shape_of(input) if input else None, classes=classes)
     graph = trace(network.model, network.example_inputs)
     with _bar() as progress:
-        path, found = cost.build_table(network.model, graph, Path(table) if table else None, progress)
+        path, found = cost.build_table(network.model, graph, progress)
     typer.echo(f"{path}\n{found.key}\n{fit_of(LayerTimes(graph, found), found)}")
 
 
-def _cost(runtime: str, batch: int, threads: int, channels_last: bool, dtype: str, device: str, table: str = "") -> Latency:
+def _cost(runtime: str, batch: int, threads: int, channels_last: bool, dtype: str, device: str, table: str) -> Latency:
     """`Latency` checks the names."""
     names = cast("RuntimeName", runtime), cast("DtypeName", dtype)
     return Latency(names[0], "table", batch or None, threads or None, channels_last, names[1], device, table=table)
@@ -147,7 +147,7 @@ def check(
     network = zoo.build(name, example_inputs=shape_of(input) if input else None, classes=classes)
     graph = trace(network.model, network.example_inputs)
     with _bar() as progress:
-        cost.build_table(network.model, graph, progress=progress)
+        cost.build_table(network.model, graph, progress)
     prices = cost.on(network.model, graph)
     predictions, measurements = [], []
     typer.echo("predicted ms   measured ms   off by")

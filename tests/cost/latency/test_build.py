@@ -129,10 +129,21 @@ def test_two_processes_build_one_table(fake, tmp_path) -> None:
     assert not fake.prepared
 
 
+def test_a_table_is_built_into_the_file_that_is_named(fake, tmp_path) -> None:
+    model, _, graph = small()
+    path = tmp_path / "folder" / "new.json"
+    first = cost(table=path).on(model, graph)
+    assert not table_file.cache_folder().exists()
+    fake.prepared = 0
+    second = cost(table=path).on(model, graph)
+    assert fake.prepared == 1  # the baseline
+    assert first.total([40, 20, 30]) == pytest.approx(second.total([40, 20, 30]))
+
+
 def test_files_that_cannot_be_read_or_written(fake, tmp_path, monkeypatch) -> None:
     model, _, graph = small()
     with pytest.raises(gator.FileError, match="there is no latency table"):
-        cost(table=tmp_path / "none.json").on(model, graph)
+        cost(table=tmp_path / "none.json", other_device=True).on(model, graph)
     (tmp_path / "weights.json").write_bytes(bytes(range(128, 256)))
     with pytest.raises(gator.FileError, match=r"weights.json cannot be read as a latency table"):
         cost(table=tmp_path / "weights.json").on(model, graph)

@@ -253,7 +253,7 @@ def test_other_versions_have_a_table_of_their_own(fake) -> None:
 
 def test_what_a_table_was_measured_under_is_what_to_ask_for(fake, tmp_path) -> None:
     model, _, graph = small()
-    cost(batch=4).build_table(model, graph, tmp_path / "table.json")
+    cost(batch=4, table=tmp_path / "table.json").build_table(model, graph)
     words = r"another batch: 4, here it is 2\n  Build one here .*, ask for the same batch"
     with pytest.raises(gator.GatorError, match=words):
         cost(table=tmp_path / "table.json").on(model, graph)

@@ -48,7 +48,7 @@ class Latency(Cost):
         dtype: of weights and inputs.
         device: "cpu", "cuda" or "mps".
         rounds: how often each network is run when it is timed, at least.
-        table: a file to use instead of the one in the cache folder.
+        table: a file to use instead of the one in the cache folder; it is made if it does not exist.
         other_device: use `table` although it was measured on another device; nothing is measured here.
 
     Raises:
@@ -165,34 +165,28 @@ class Latency(Cost):
 
     # The table of this machine.
 
-    def find_table(self, graph: Hypergraph, path: Path | None = None) -> tuple[Path, Table]:
-        """The path of the table for a network, and the table, which may be empty.
+    def find_table(self, graph: Hypergraph) -> tuple[Path, Table]:
+        """The path of the table for a network, and the table, which is empty if there is no such file yet.
 
         Raises GatorError if the file is of another device, and FileError if it is not a table.
         """
         here = key_here(self._setup_on(graph))
-        path = path or (Path(self.table) if self.table else default_path(here))
-        table = read(path) if path.exists() or path == Path(self.table) else Table(here)
+        path = Path(self.table) if self.table else default_path(here)
+        table = read(path) if path.exists() else Table(here)
         check_key(table.key, here, str(path))
         return path, table
 
     def build_table(
-        self,
-        model: nn.Module,
-        graph: Hypergraph,
-        path: Path | None = None,
-        progress: Progress = log_progress,
-        *,
-        layers_only: bool = False,
+        self, model: nn.Module, graph: Hypergraph, progress: Progress = log_progress, *, layers_only: bool = False
     ) -> tuple[Path, Table]:
         """The path of the table for a network, and the table with all measurements that the network needs.
 
         What is missing is measured, with `layers_only` without whole networks. Only one process at a time does that; others
         wait for it.
         """
-        path, table = self.find_table(graph, path)
+        path, table = self.find_table(graph)
         if Missing(graph, table).anything(layers_only=layers_only):
             with locked(path):
-                path, table = self.find_table(graph, path)  # another process may have added to it
+                path, table = self.find_table(graph)  # another process may have added to it
                 table = Builder(model, graph, table, path, progress).build(layers_only=layers_only)
         return path, table
