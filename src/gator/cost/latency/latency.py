@@ -16,7 +16,7 @@ from gator.cost.latency.layer_times import LayerTimes
 from gator.cost.latency.measured_prices import MeasuredPrices
 from gator.cost.latency.measuring.builder import Builder, Progress, log_progress
 from gator.cost.latency.measuring.missing import Missing
-from gator.cost.latency.network_timer import Baseline, NetworkTimer
+from gator.cost.latency.network_timer import Baseline, NetworkTimer, cut_for_timing
 from gator.cost.latency.probe_prices import ProbePrices, probe
 from gator.cost.latency.runtimes.by_name import runtime_of
 from gator.cost.latency.runtimes.run_setup import DtypeName, LatencyMethod, RuntimeName, Setup, checked_setup
@@ -29,7 +29,6 @@ from gator.extras import optional_import
 from gator.graph.hypergraph import Hypergraph
 from gator.graph.trace import retraced
 from gator.rank_zero import on_rank_zero
-from gator.surgery.cut import cut
 
 _NEEDED_BY_TABLES = ("scipy", "filelock", "platformdirs")
 
@@ -144,9 +143,8 @@ class Latency(Cost):
     def _baseline(self, model: nn.Module, graph: Hypergraph, ms: float | None = None) -> Baseline:
         if self.method == "table":
             on_rank_zero(lambda: self.find_table(graph))  # refuse a table of another device before anything is measured
-        # In the form of the networks it is compared with: an fx graph over the same layers.
-        network = cut(model, graph, {}, keep_class=False, verify=False)
-        return NetworkTimer(self._setup_on(graph), graph.inputs, self.rounds).baseline(network, ms)
+        timer = NetworkTimer(self._setup_on(graph), graph.inputs, self.rounds)
+        return Baseline.of(cut_for_timing(model, graph, {}), timer, ms)
 
     def _check_state(self, state: PlainData, graph: Hypergraph) -> None:
         """Saved prices can only be continued under the settings they were made with."""

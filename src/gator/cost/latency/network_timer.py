@@ -14,10 +14,19 @@ from torch import nn
 from gator.cost.latency.runtimes.by_name import runtime_of
 from gator.cost.latency.runtimes.run_setup import Run, Setup
 from gator.cost.timing import Timing, rounds_worth, timed, undisturbed
+from gator.graph.hypergraph import Hypergraph
 from gator.graph.inputs import Inputs, TensorSpec
 from gator.rank_zero import on_rank_zero
+from gator.surgery.cut import cut
+from gator.surgery.plan import Kept
 
+TOGETHER = 3  # networks that are interleaved with the unpruned one: beside 30 others PyTorch took up to 60 % longer
 _ACCURATE_MS, _ACCURATE_ROUNDS = 10_000.0, 200  # of timing at most on a finished network: it decides whether a budget is met
+
+
+def cut_for_timing(model: nn.Module, graph: Hypergraph, kept: Kept) -> nn.Module:
+    """A cut in the form in which all networks are compared: an fx graph over the layers of the model."""
+    return cut(model, graph, kept, keep_class=False, verify=False)
 
 
 @dataclass(frozen=True)
@@ -54,19 +63,20 @@ class NetworkTimer:
             rounds = rounds_worth(runs, _ACCURATE_MS, least=self.rounds, most=_ACCURATE_ROUNDS)
         return undisturbed(lambda: self.times(runs, rounds))
 
-    def baseline(self, network: nn.Module, ms: float | None = None) -> Baseline:
-        """This network to compare others with; `ms` is its time if it was measured before."""
-        run = self.prepare(network)
-        return Baseline(self, run, on_rank_zero(lambda: self.accurate_times([run]))[0].mean_ms if ms is None else ms)
-
 
 @dataclass(frozen=True)
 class Baseline:
-    """The network that others are compared with."""
+    """The unpruned network, which others are compared with, and its time when it was first measured."""
 
     timer: NetworkTimer
     run: Run
     ms: float
+
+    @staticmethod
+    def of(network: nn.Module, timer: NetworkTimer, ms: float | None) -> Baseline:
+        """With `ms` if the network was measured before, else it is measured now."""
+        run = timer.prepare(network)
+        return Baseline(timer, run, on_rank_zero(lambda: timer.accurate_times([run]))[0].mean_ms if ms is None else ms)
 
     def measure(self, network: nn.Module) -> float:
         """Milliseconds of another network, at the speed the machine had when the baseline took `ms`."""

@@ -19,7 +19,7 @@ from gator.cost.latency.layers.standalone import Standalone
 from gator.cost.latency.measuring.interleave import AT_ONCE, Interleaving, Place
 from gator.cost.latency.measuring.missing import Missing
 from gator.cost.latency.measuring.reference import ReferenceWorkload
-from gator.cost.latency.network_timer import NetworkTimer
+from gator.cost.latency.network_timer import TOGETHER, NetworkTimer, cut_for_timing
 from gator.cost.latency.random_widths import kept_of
 from gator.cost.latency.runtimes.by_name import runtime_of
 from gator.cost.latency.table.latency_table import STEP_PURPOSES, Table
@@ -27,10 +27,8 @@ from gator.cost.latency.table.measurements import LayerTime, Measurement, Networ
 from gator.cost.latency.table.table_file import write
 from gator.cost.timing import rounds_worth, timed, undisturbed
 from gator.graph.hypergraph import Hypergraph
-from gator.surgery.cut import cut
 
 _NETWORK_MS = 2000.0  # of timing on every whole network and pass: fits are judged by them
-_TOGETHER = 3  # networks that are interleaved with the unpruned one: beside 30 others PyTorch took up to 60 % longer
 Progress = Callable[[int, int, str], None]  # done, of how many, what
 
 
@@ -100,9 +98,9 @@ class Builder:
         timer = NetworkTimer(self._setup, self.graph.inputs)
         name, title = network_name(self._layers), f"{type(self.model).__name__} on {timer.shapes}"
         unpruned = timer.prepare(self._cut(full_widths(self.graph)))
-        for start in range(0, len(missing), _TOGETHER):
+        for start in range(0, len(missing), TOGETHER):
             self.progress(start, len(missing), "whole networks")
-            planned = missing[start : start + _TOGETHER]
+            planned = missing[start : start + TOGETHER]
             runs = [unpruned, *(timer.prepare(self._cut(each.widths)) for each in planned)]
             with self._setup.on():
                 rounds = rounds_worth(runs, _NETWORK_MS, least=5)
@@ -113,4 +111,4 @@ class Builder:
             )
 
     def _cut(self, widths: Sequence[int]) -> nn.Module:
-        return cut(self.model, self.graph, kept_of(self.graph, widths), keep_class=False, verify=False)
+        return cut_for_timing(self.model, self.graph, kept_of(self.graph, widths))
