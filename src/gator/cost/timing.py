@@ -69,7 +69,7 @@ def timed(
     return tuple(_summary(times, threads or torch.get_num_threads()) for times in samples)
 
 
-def rounds_worth(runs: Sequence[Callable[[], Any]], worth_ms: float, *, least: int, most: int = 50) -> int:
+def rounds_worth(runs: Sequence[Callable[[], Any]], worth_ms: float, *, least: int = 5, most: int = 50) -> int:
     """The number of rounds in which each of these runs for `worth_ms` on average, between `least` and `most`."""
     spent = sum(timing.median_ms for timing in timed(runs, rounds=1, warmup=1))
     return int(min(max(worth_ms * len(runs) / max(spent, 1e-3), least), max(least, most)))

@@ -103,7 +103,7 @@ class Builder:
             planned = missing[start : start + TOGETHER]
             runs = [unpruned, *(timer.prepare(self._cut(each.widths)) for each in planned)]
             with self._setup.on():
-                rounds = rounds_worth(runs, _NETWORK_MS, least=5)
+                rounds = rounds_worth(runs, _NETWORK_MS)
                 own, *others = undisturbed(lambda: timed(runs, rounds=rounds, warmup=0))  # rounds_worth has run them already
             self._append(
                 NetworkTime(name, title, each.widths, each.held_out, other.mean_ms, own.mean_ms)

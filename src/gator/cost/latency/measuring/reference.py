@@ -35,7 +35,7 @@ class ReferenceWorkload:
 
     def times(self, runs: Sequence[Run], reference_ms: float) -> list[float]:
         """Milliseconds of these runs at the speed at which the reference workload takes `reference_ms`."""
-        rounds = rounds_worth(runs, _SPENT_MS, least=6)
+        rounds = rounds_worth(runs, _SPENT_MS)
         repeats = max(round(_SPENT_MS / (rounds * reference_ms)), 1)  # it must be as precise as what is compared with it
 
         def reference() -> None:
