@@ -25,7 +25,7 @@ from gator.cost.axis_sizes import full_widths
 from gator.cost.latency.fit import fit_of, mape, rank_correlation
 from gator.cost.latency.layer_times import LayerTimes
 from gator.cost.latency.network_timer import NetworkTimer
-from gator.cost.latency.random_widths import kept_of, random_widths
+from gator.cost.latency.widths import cut_to, random_widths
 from gator.cost.latency.table_prices import TablePrices
 from gator.cost.timing import rounds_worth, timed, undisturbed
 
@@ -110,11 +110,10 @@ class Run:
         timer = NetworkTimer(setup, self.graph.inputs, 9)
         while len(measured) < self.case.passes * len(self.widths):
             self.check_time()
-            unpruned = unpruned or timer.prepare(gator.cut(self.model, self.graph, {}, keep_class=False, verify=False))
+            unpruned = unpruned or timer.prepare(cut_to(self.model, self.graph, full_widths(self.graph)))
             first = len(measured) % len(self.widths)
             some = self.widths[first : first + TOGETHER]
-            cuts = [gator.cut(self.model, self.graph, kept_of(self.graph, w), keep_class=False, verify=False) for w in some]
-            runs = [unpruned, *(timer.prepare(network) for network in cuts)]
+            runs = [unpruned, *(timer.prepare(cut_to(self.model, self.graph, widths)) for widths in some)]
             with setup.on():
                 rounds = rounds_worth(runs, WORTH_MS, least=5)
                 own, *others = undisturbed(lambda: timed(runs, rounds=rounds, warmup=1), tries=4)

@@ -16,14 +16,12 @@ from gator.cost.latency.fit import fit_of, mape, rank_correlation
 from gator.cost.latency.latency import Latency
 from gator.cost.latency.layer_times import LayerTimes
 from gator.cost.latency.measuring.builder import Progress
-from gator.cost.latency.random_widths import kept_of, random_widths
 from gator.cost.latency.runtimes.run_setup import DtypeName, RuntimeName
-from gator.cost.latency.table.latency_table import Table
-from gator.cost.latency.table.measurements import NetworkTime
+from gator.cost.latency.table.latency_table import NetworkTime, Table
 from gator.cost.latency.table.table_file import cache_folder, read
+from gator.cost.latency.widths import cut_to, random_widths
 from gator.errors import FileError, GatorError
 from gator.graph.trace import trace
-from gator.surgery.cut import cut
 
 _SEED = 77  # of the networks to check: not one that tables are fitted to
 commands = typer.Typer(help="Latency tables: how long the layers of a network take on this device.", no_args_is_help=True)
@@ -152,7 +150,7 @@ def check(
     predictions, measurements = [], []
     typer.echo("predicted ms   measured ms   off by")
     for widths in random_widths(graph, networks, seed=_SEED):
-        small = cut(network.model, graph, kept_of(graph, widths), keep_class=False, verify=False)
+        small = cut_to(network.model, graph, widths)
         predicted, measured = prices.total(widths), prices.measure(small, widths)
         assert measured is not None
         predictions.append(predicted)

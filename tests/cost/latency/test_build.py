@@ -14,10 +14,9 @@ from gator.cost.latency.fit import fit_of
 from gator.cost.latency.layer_times import LayerTimes
 from gator.cost.latency.measuring.builder import Builder
 from gator.cost.latency.measuring.missing import Missing
-from gator.cost.latency.random_widths import kept_of, random_widths
 from gator.cost.latency.table import table_file
-from gator.cost.latency.table.latency_table import Table
-from gator.cost.latency.table.measurements import LayerTime, NetworkTime
+from gator.cost.latency.table.latency_table import LayerTime, NetworkTime, Table
+from gator.cost.latency.widths import kept_of, random_widths
 
 
 def cost(**settings) -> gator.Latency:

@@ -14,11 +14,11 @@ import gator
 from gator.cost.denormals import denormals_of
 from gator.cost.latency.layers.fused_layers import fused_layers_of
 from gator.cost.latency.layers.standalone import Standalone
-from gator.cost.latency.random_widths import kept_of
 from gator.cost.latency.runtimes import device_name
 from gator.cost.latency.runtimes.by_name import RUNTIMES, runtime_of
 from gator.cost.latency.runtimes.onnx_runtime import bound, export_onnx
 from gator.cost.latency.runtimes.run_setup import checked_setup
+from gator.cost.latency.widths import kept_of
 from gator.cost.timing import timed
 from gator.surgery.slice import flush_denormals_
 

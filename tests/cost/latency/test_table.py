@@ -15,13 +15,13 @@ from gator.cost.latency.fit import LatencyFit, fit_of
 from gator.cost.latency.layer_times import LayerTimes, borders_of
 from gator.cost.latency.layers.fused_layers import fused_layers_of
 from gator.cost.latency.measuring.missing import Missing
-from gator.cost.latency.random_widths import kept_of, random_widths
 from gator.cost.latency.table import table_file
-from gator.cost.latency.table.latency_table import Table
-from gator.cost.latency.table.measurements import LayerTime, NetworkTime, ReferenceTime, as_json, from_json
+from gator.cost.latency.table.latency_table import LayerTime, NetworkTime, ReferenceTime, Table
 from gator.cost.latency.table.step_patterns import LayerSteps, StepPattern
+from gator.cost.latency.table.table_file import as_json, from_json
 from gator.cost.latency.table.time_grid import grid_points
 from gator.cost.latency.table_prices import TablePrices
+from gator.cost.latency.widths import kept_of, random_widths
 
 
 def cost(**settings) -> gator.Latency:
@@ -198,7 +198,7 @@ def test_a_table_is_its_measurements(fake) -> None:
     assert list(data) == ["format", "key", "measurements"]
     table = table_file.read(file())
     assert table == built
-    assert as_json(table.key, table.measurements) == file().read_text()
+    assert as_json(table) == file().read_text()
     assert table.steps == built.steps
     assert table.grids == built.grids
     result = fit_of(LayerTimes(graph, table), table)
@@ -272,8 +272,8 @@ def test_damaged_measurements_are_refused(fake, tmp_path, each, wrong) -> None:
     """Times must be numbers above zero."""
     model, _, graph = small()
     table = cost().find_table(graph)[1].plus([each])
-    text = as_json(table.key, table.measurements)
-    assert Table(*from_json(text, "here")) == table
+    text = as_json(table)
+    assert from_json(text, "here") == table
     data = json.loads(text)
     if wrong == "missing":
         del data["measurements"][0]["ms"]

@@ -13,8 +13,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from gator.cost.latency.layer_times import LEAST_SHARE, LayerTimes, NetworkParts
-from gator.cost.latency.table.latency_table import Table
-from gator.cost.latency.table.measurements import NetworkTime
+from gator.cost.latency.table.latency_table import NetworkTime, Table
 from gator.cost.prices import Floats
 from gator.errors import GatorError
 

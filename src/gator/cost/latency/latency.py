@@ -16,13 +16,14 @@ from gator.cost.latency.layer_times import LayerTimes
 from gator.cost.latency.measured_prices import MeasuredPrices
 from gator.cost.latency.measuring.builder import Builder, Progress, log_progress
 from gator.cost.latency.measuring.missing import Missing
-from gator.cost.latency.network_timer import Baseline, NetworkTimer, cut_for_timing
+from gator.cost.latency.network_timer import Baseline, NetworkTimer
 from gator.cost.latency.probe_prices import ProbePrices, probe
 from gator.cost.latency.runtimes.by_name import runtime_of
 from gator.cost.latency.runtimes.run_setup import DtypeName, LatencyMethod, RuntimeName, Setup, checked_setup
 from gator.cost.latency.table.latency_table import Table
 from gator.cost.latency.table.table_file import check_key, default_path, key_here, locked, read
 from gator.cost.latency.table_prices import TablePrices
+from gator.cost.latency.widths import cut_to
 from gator.cost.prices import Cost, PlainData
 from gator.errors import GatorError
 from gator.extras import optional_import
@@ -144,7 +145,7 @@ class Latency(Cost):
         if self.method == "table":
             on_rank_zero(lambda: self.find_table(graph))  # refuse a table of another device before anything is measured
         timer = NetworkTimer(self._setup_on(graph), graph.inputs, self.rounds)
-        return Baseline.of(cut_for_timing(model, graph, {}), timer, ms)
+        return Baseline.of(cut_to(model, graph, full_widths(graph)), timer, ms)
 
     def _check_state(self, state: PlainData, graph: Hypergraph) -> None:
         """Saved prices can only be continued under the settings they were made with."""

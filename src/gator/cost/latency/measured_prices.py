@@ -8,9 +8,11 @@ from typing import Any
 import numpy as np
 from torch import nn
 
-from gator.cost.latency.network_timer import Baseline, cut_for_timing
+from gator.cost.axis_sizes import full_widths
+from gator.cost.latency.network_timer import Baseline
 from gator.cost.latency.probe_prices import ProbePrices
 from gator.cost.latency.table_prices import TablePrices
+from gator.cost.latency.widths import cut_to
 from gator.cost.prices import Floats, PlainData, Prices, Widths
 from gator.graph.hypergraph import Hypergraph
 
@@ -63,7 +65,7 @@ class MeasuredPrices(Prices):
     def state_for_cut(self, model: nn.Module, graph: Hypergraph) -> PlainData:
         """How the layers add up, and the time of the cut network. Its factor and what a probe says of it are found anew."""
         state = self.state()
-        ms = self.baseline.measure(cut_for_timing(model, graph, {}))
+        ms = self.baseline.measure(cut_to(model, graph, full_widths(graph)))
         return {**state, "probed": None, "baseline": {**state["baseline"], "ms": ms, "factor": None}}
 
     def __deepcopy__(self, memo: dict[int, Any]) -> MeasuredPrices:

@@ -14,19 +14,11 @@ from torch import nn
 from gator.cost.latency.runtimes.by_name import runtime_of
 from gator.cost.latency.runtimes.run_setup import Run, Setup
 from gator.cost.timing import Timing, rounds_worth, timed, undisturbed
-from gator.graph.hypergraph import Hypergraph
 from gator.graph.inputs import Inputs, TensorSpec
 from gator.rank_zero import on_rank_zero
-from gator.surgery.cut import cut
-from gator.surgery.plan import Kept
 
 TOGETHER = 3  # networks that are interleaved with the unpruned one: beside 30 others PyTorch took up to 60 % longer
 _ACCURATE_MS, _ACCURATE_ROUNDS = 10_000.0, 200  # of timing at most on a finished network: it decides whether a budget is met
-
-
-def cut_for_timing(model: nn.Module, graph: Hypergraph, kept: Kept) -> nn.Module:
-    """A cut in the form in which all networks are compared: an fx graph over the layers of the model."""
-    return cut(model, graph, kept, keep_class=False, verify=False)
 
 
 @dataclass(frozen=True)

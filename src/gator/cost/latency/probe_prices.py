@@ -9,7 +9,9 @@ from __future__ import annotations
 import numpy as np
 from torch import nn
 
-from gator.cost.latency.network_timer import TOGETHER, Baseline, cut_for_timing
+from gator.cost.axis_sizes import full_widths
+from gator.cost.latency.network_timer import TOGETHER, Baseline
+from gator.cost.latency.widths import cut_to
 from gator.cost.prices import Floats, PlainData, Prices, Widths
 from gator.errors import GatorError
 from gator.graph.hypergraph import Hypergraph
@@ -38,14 +40,12 @@ class ProbePrices(Prices):
 
 def probe(model: nn.Module, graph: Hypergraph, baseline: Baseline) -> Floats:
     """Milliseconds per channel of every edge; zero where removing half of the channels saves nothing that can be measured."""
-    prices = []
-    for start in range(0, len(graph.edges), TOGETHER):
-        edges = graph.edges[start : start + TOGETHER]
-        removed = [max(edge.width // 2, 1) for edge in edges]
-        runs = [baseline.run]
-        for edge, count in zip(edges, removed, strict=True):
-            kept = {edge.name: range(max(edge.width - count, 1))}
-            runs.append(baseline.timer.prepare(cut_for_timing(model, graph, kept)))
+    full, prices = full_widths(graph), []
+    for start in range(0, len(full), TOGETHER):
+        edges = range(len(full))[start : start + TOGETHER]
+        removed = [max(full[edge] // 2, 1) for edge in edges]
+        narrow = [[w - count * (i == edge) for i, w in enumerate(full)] for edge, count in zip(edges, removed, strict=True)]
+        runs = [baseline.run, *(baseline.timer.prepare(cut_to(model, graph, widths)) for widths in narrow)]
         own, *others = baseline.timer.times(runs)
         saved = [baseline.ms * (1 - other.mean_ms / own.mean_ms) for other in others]
         prices += [max(ms, 0.0) / count for ms, count in zip(saved, removed, strict=True)]

@@ -9,7 +9,7 @@ import numpy as np
 
 from gator.cost.latency.fit import LatencyFit
 from gator.cost.latency.layer_times import LayerTimes
-from gator.cost.latency.random_widths import random_widths
+from gator.cost.latency.widths import random_widths
 from gator.cost.prices import Floats, PlainData, Prices, Widths
 
 _REACH = 1 / 8  # of a width, and at least a block: how far to either side the slope per channel is taken

@@ -15,8 +15,8 @@ from torch import fx, nn
 
 from gator.cost.axis_sizes import AxisSize
 from gator.cost.latency.layers.fused_layers import FusedLayer, Point, touched_values
-from gator.cost.latency.random_widths import evenly_spaced
 from gator.cost.latency.runtimes.run_setup import Call, Setup
+from gator.cost.latency.widths import evenly_spaced
 from gator.graph.analysis import ProgramLabels
 from gator.graph.bake import baked
 from gator.graph.call_names import call_names

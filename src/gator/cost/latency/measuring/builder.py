@@ -19,12 +19,19 @@ from gator.cost.latency.layers.standalone import Standalone
 from gator.cost.latency.measuring.interleave import AT_ONCE, Interleaving, Place
 from gator.cost.latency.measuring.missing import Missing
 from gator.cost.latency.measuring.reference import ReferenceWorkload
-from gator.cost.latency.network_timer import TOGETHER, NetworkTimer, cut_for_timing
-from gator.cost.latency.random_widths import kept_of
+from gator.cost.latency.network_timer import TOGETHER, NetworkTimer
 from gator.cost.latency.runtimes.by_name import runtime_of
-from gator.cost.latency.table.latency_table import STEP_PURPOSES, Table
-from gator.cost.latency.table.measurements import LayerTime, Measurement, NetworkTime, Purpose, ReferenceTime
+from gator.cost.latency.table.latency_table import (
+    STEP_PURPOSES,
+    LayerTime,
+    Measurement,
+    NetworkTime,
+    Purpose,
+    ReferenceTime,
+    Table,
+)
 from gator.cost.latency.table.table_file import write
+from gator.cost.latency.widths import cut_to
 from gator.cost.timing import rounds_worth, timed, undisturbed
 from gator.graph.hypergraph import Hypergraph
 
@@ -97,11 +104,11 @@ class Builder:
             return
         timer = NetworkTimer(self._setup, self.graph.inputs)
         name, title = network_name(self._layers), f"{type(self.model).__name__} on {timer.shapes}"
-        unpruned = timer.prepare(self._cut(full_widths(self.graph)))
+        unpruned = timer.prepare(cut_to(self.model, self.graph, full_widths(self.graph)))
         for start in range(0, len(missing), TOGETHER):
             self.progress(start, len(missing), "whole networks")
             planned = missing[start : start + TOGETHER]
-            runs = [unpruned, *(timer.prepare(self._cut(each.widths)) for each in planned)]
+            runs = [unpruned, *(timer.prepare(cut_to(self.model, self.graph, each.widths)) for each in planned)]
             with self._setup.on():
                 rounds = rounds_worth(runs, _NETWORK_MS)
                 own, *others = undisturbed(lambda: timed(runs, rounds=rounds, warmup=0))  # rounds_worth has run them already
@@ -109,6 +116,3 @@ class Builder:
                 NetworkTime(name, title, each.widths, each.held_out, other.mean_ms, own.mean_ms)
                 for each, other in zip(planned, others, strict=True)
             )
-
-    def _cut(self, widths: Sequence[int]) -> nn.Module:
-        return cut_for_timing(self.model, self.graph, kept_of(self.graph, widths))

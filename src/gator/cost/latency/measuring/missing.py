@@ -9,10 +9,10 @@ from functools import cached_property
 
 from gator.cost.latency.layers.fused_layers import FusedLayer, Point, fused_layers_of, network_name
 from gator.cost.latency.measuring.interleave import Place
-from gator.cost.latency.random_widths import random_widths
 from gator.cost.latency.table.latency_table import Table
 from gator.cost.latency.table.step_patterns import series_widths
 from gator.cost.latency.table.time_grid import covers, grid_points
+from gator.cost.latency.widths import random_widths
 from gator.graph.hypergraph import Hypergraph
 from gator.graph.macs import macs
 

@@ -1,6 +1,7 @@
 """A latency table: the measurements of one device and setup, and what is computed from them.
 
-A table never changes: `plus` gives a new one with more measurements. So nothing that was computed can become out of date.
+Measurements are only appended, in the order they are made. A table never changes: `plus` gives a new one with more of them.
+So nothing that was computed can become out of date.
 """
 
 from __future__ import annotations
@@ -8,13 +9,62 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import cached_property
+from typing import Literal
 
 from gator.cost.latency.layers.fused_layers import FusedLayer, Point
-from gator.cost.latency.table.measurements import Key, LayerTime, Measurement, NetworkTime, Purpose, ReferenceTime
+from gator.cost.latency.runtimes.run_setup import Setup
 from gator.cost.latency.table.step_patterns import LayerSteps, Series, pattern_of, series_widths
 from gator.cost.latency.table.time_grid import TimeGrid, covers
 
+Purpose = Literal["grid", "read steps", "written steps"]
 STEP_PURPOSES: tuple[Purpose, Purpose] = ("read steps", "written steps")  # by side: 0 for channels read, 1 for those written
+
+
+@dataclass(frozen=True)
+class Key:
+    """What the times of a table were measured on. Times under another key are times of something else."""
+
+    device: str
+    setup: Setup
+    versions: tuple[tuple[str, str], ...]  # of the packages that run the network
+
+    def __str__(self) -> str:
+        return f"{self.device}; {self.setup}; {', '.join(f'{name} {version}' for name, version in self.versions)}"
+
+
+@dataclass(frozen=True)
+class ReferenceTime:
+    """The reference workload (measuring/reference.py)."""
+
+    ms: float
+
+
+@dataclass(frozen=True)
+class LayerTime:
+    """A layer run alone, reading and writing the channels of `point`."""
+
+    purpose: Purpose
+    kind: str  # layers of one kind differ only in their widths
+    group: str  # of kinds, such as "conv2d 3x3"
+    title: str  # of the kind, for people
+    full: Point  # the widths of the unpruned layer
+    point: Point
+    ms: float  # at the speed the device had when the reference workload was first measured
+
+
+@dataclass(frozen=True)
+class NetworkTime:
+    """A network with fewer channels, interleaved with the unpruned network it comes from."""
+
+    network: str
+    title: str  # of the unpruned network, for people
+    widths: tuple[int, ...]
+    held_out: bool  # used to test the fit, not to make it
+    ms: float
+    unpruned_ms: float
+
+
+Measurement = ReferenceTime | LayerTime | NetworkTime
 
 
 @dataclass(frozen=True)

@@ -6,24 +6,28 @@ A table of another device, or of another version of the runtime, is refused unle
 from __future__ import annotations
 
 import hashlib
+import json
 import logging
 import os
 import re
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import asdict
 from pathlib import Path
+from typing import Any
 
 from gator.atomic_file import write_atomically
+from gator.cost.latency.layers.fused_layers import Point
 from gator.cost.latency.runtimes.by_name import runtime_of
 from gator.cost.latency.runtimes.device_name import device_name
 from gator.cost.latency.runtimes.run_setup import Setup
-from gator.cost.latency.table.latency_table import Table
-from gator.cost.latency.table.measurements import FORMAT, Key, as_json, from_json
+from gator.cost.latency.table.latency_table import Key, LayerTime, Measurement, NetworkTime, ReferenceTime, Table
 from gator.errors import FileError, GatorError
 from gator.extras import optional_import
 
 CACHE = "GATOR_CACHE"
+FORMAT = 7  # a table of another format is built again
+_TYPES: dict[str, type[Measurement]] = {each.__name__: each for each in (ReferenceTime, LayerTime, NetworkTime)}
 
 
 def key_here(setup: Setup) -> Key:
@@ -54,12 +58,12 @@ def read(path: Path) -> Table:
         text = path.read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as error:
         raise FileError(f"{path} cannot be read as a latency table: {error}") from error
-    return Table(*from_json(text, str(path)))
+    return from_json(text, str(path))
 
 
 def write(table: Table, path: Path) -> None:
     """Write the file completely or not at all: whoever reads meanwhile gets the old one."""
-    text = as_json(table.key, table.measurements)
+    text = as_json(table)
     with _writing(path):
         write_atomically(path, lambda temporary: temporary.write_text(text, encoding="utf-8"))
 
@@ -102,3 +106,49 @@ def check_key(found: Key, here: Key, where: str) -> None:
                 f"the latency table {where} was measured with another {name}: {value}, here it is {ours[name]}\n"
                 f"  Build one here (gator latency build), ask for the same {name}, or pass other_device=True to use it anyway."
             )
+
+
+def as_json(table: Table) -> str:
+    """A JSON document with one measurement per line."""
+    key = table.key
+    header = {"device": key.device, "setup": asdict(key.setup), "versions": dict(key.versions)}
+    lines = ",\n".join(json.dumps({"type": type(each).__name__, **asdict(each)}) for each in table.measurements)
+    return f'{{"format": {FORMAT}, "key": {json.dumps(header)}, "measurements": [\n{lines}\n]}}\n'
+
+
+def from_json(text: str, where: str) -> Table:
+    """The table in a document; FileError if it is of another format or not a latency table."""
+    try:
+        data: Any = json.loads(text)
+        if data["format"] > FORMAT:
+            raise FileError(f"{where} has format {data['format']}, this version reads format {FORMAT}; upgrade gator")
+        if data["format"] < FORMAT:
+            raise FileError(f"{where} was written by an older version of gator; remove it and build it again")
+        versions = sorted((str(name), str(version)) for name, version in data["key"]["versions"].items())
+        key = Key(data["key"]["device"], Setup(**data["key"]["setup"]), tuple(versions))
+        return Table(key, tuple(map(_measurement, data["measurements"])))
+    except (KeyError, TypeError, ValueError, AttributeError, IndexError) as error:
+        raise FileError(f"{where} is not a latency table: {type(error).__name__}: {error}") from error
+
+
+def _measurement(data: dict[str, Any]) -> Measurement:
+    fields = {name: _READERS.get(name, str)(value) for name, value in data.items() if name != "type"}
+    return _TYPES[data["type"]](**fields)
+
+
+def _milliseconds(value: Any) -> float:
+    ms = float(value)
+    if not ms > 0:
+        raise ValueError(f"a time of {ms} ms")
+    return ms
+
+
+def _point(value: Any) -> Point:
+    read, written = value
+    return int(read), int(written)
+
+
+_READERS: dict[str, Callable[[Any], Any]] = {
+    "ms": _milliseconds, "unpruned_ms": _milliseconds, "full": _point, "point": _point,
+    "widths": lambda value: tuple(map(int, value)), "held_out": bool,
+}  # fmt: skip
