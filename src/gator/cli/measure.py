@@ -81,7 +81,7 @@ def _breakdown(label: str, model: nn.Module, timer: NetworkTimer, inputs: Inputs
         return
     setup = timer.setup
     with setup.on():
-        found = runtime_of(setup).layers(model, setup.call(inputs), setup, max(timer.rounds // 3, 3))
+        found = runtime_of(setup).layers(model, setup.arguments(inputs), setup, max(timer.rounds // 3, 3))
     if not found:
         typer.echo(f"{setup.runtime} does not report the time of layers; eager, onnxruntime and openvino do")
         return

@@ -40,9 +40,9 @@ def test_every_place_is_timed_once() -> None:
     places = list(
         dict.fromkeys((s, (a * bool(s.full[0]), b * bool(s.full[1]))) for s in layers for a in (8, 9) for b in (8, 9))
     )
-    groups = list(found.groups(places))
-    assert sorted(map(repr, (place for some, _ in groups for place in some))) == sorted(map(repr, places))
-    for some, beside in groups:
+    sessions = list(found.sessions(places))
+    assert sorted(map(repr, (place for some, _ in sessions for place in some))) == sorted(map(repr, places))
+    for some, beside in sessions:
         assert len(some) <= 64
         if not found.has_cold_weights(some[0][0]):
             assert len({layer for layer, _ in some}) == 1
@@ -50,22 +50,22 @@ def test_every_place_is_timed_once() -> None:
             assert len(some) <= 8
 
 
-def test_a_group_has_the_weights_of_a_network() -> None:
+def test_a_session_has_the_weights_of_a_network() -> None:
     """As nearly as a few layers can be distributed."""
     found, layers = interleaving()
     late = [layer for layer in layers if found.has_cold_weights(layer) and layer.full[1]]
     places = [(layer, (layer.full[0], layer.full[1] - less)) for layer in late for less in range(12)]
     network = sum(found.weights(layer, layer.full) for layer in layers)
-    groups = list(found.groups(places))
-    assert len(groups) == int(sum(found.weights(*place) for place in places) / network) == 10
-    assert all(sum(found.weights(*place) for place in some) > 0.8 * network for some, _ in groups)
-    assert all(len({layer for layer, _ in some}) > 1 for some, _ in groups)
+    sessions = list(found.sessions(places))
+    assert len(sessions) == int(sum(found.weights(*place) for place in places) / network) == 10
+    assert all(sum(found.weights(*place) for place in some) > 0.8 * network for some, _ in sessions)
+    assert all(len({layer for layer, _ in some}) > 1 for some, _ in sessions)
 
 
 def test_a_single_place_runs_beside_the_rest_of_the_network() -> None:
     found, layers = interleaving()
     one = (layers[3], (8, 8))
-    ((some, beside),) = found.groups([one])
+    ((some, beside),) = found.sessions([one])
     assert some == [one]
     network = sum(found.weights(layer, layer.full) for layer in layers)
     assert sum(found.weights(*place) for place in (*some, *beside)) >= network * (1 - 1e-9)

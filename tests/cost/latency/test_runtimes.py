@@ -38,7 +38,7 @@ def test_networks_run_and_report_the_time_of_layers(name) -> None:
     found = runtime_of(here)
     before = torch.get_num_threads()
     with here.on():
-        call = here.call(graph.inputs)
+        call = here.arguments(graph.inputs)
         assert call[0][0].shape == (3, 3, 8, 8)
         result = found.prepare(model, call, here)()
         layers = found.layers(model, call, here, 2)
@@ -59,7 +59,7 @@ def test_onnx_runtime_leaves_tensors_on_the_device() -> None:
     model, _, graph = small()
     here = setup("onnxruntime", batch=3)
     with here.on():
-        call = here.call(graph.inputs)
+        call = here.arguments(graph.inputs)
         session, feed = RUNTIMES["onnxruntime"]._session(model, call, here, profile="")
         (result,) = bound(session, feed, "cpu")()
         assert torch.allclose(torch.as_tensor(result.numpy()), model(*call[0]), atol=1e-4)
@@ -68,7 +68,7 @@ def test_onnx_runtime_leaves_tensors_on_the_device() -> None:
 def test_channels_last_and_types() -> None:
     model, _, graph = small()
     here = setup("eager", channels_last=True, dtype=torch.bfloat16)
-    call = here.call(graph.inputs)
+    call = here.arguments(graph.inputs)
     assert call[0][0].is_contiguous(memory_format=torch.channels_last)
     assert RUNTIMES["eager"].prepare(model, call, here)().dtype == torch.bfloat16
     assert model.stem.weight.dtype == torch.float32
@@ -136,7 +136,7 @@ def test_a_batch_the_network_does_not_take() -> None:
 
     graph = gator.trace(nn.Sequential(nn.Conv2d(3, 3, 1), Fixed()), torch.zeros(2, 3, 2, 2))
     with pytest.raises(gator.GatorError, match="only takes the batch of its example"):
-        setup("eager", batch=5).call(graph.inputs)
+        setup("eager", batch=5).arguments(graph.inputs)
 
 
 @pytest.mark.parametrize(

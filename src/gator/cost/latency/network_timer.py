@@ -42,7 +42,7 @@ class NetworkTimer:
     def prepare(self, network: nn.Module) -> Run:
         """A function that runs the network once."""
         with self.setup.on():
-            return runtime_of(self.setup).prepare(network, self.setup.call(self.inputs), self.setup)
+            return runtime_of(self.setup).prepare(network, self.setup.arguments(self.inputs), self.setup)
 
     def times(self, runs: Sequence[Run], rounds: int | None = None) -> tuple[Timing, ...]:
         """Times of prepared networks, interleaved."""

@@ -1,4 +1,4 @@
-"""One layer of a network as a network of its own, at other widths: what is timed for a table.
+"""One fused layer of a network as a network of its own, at other widths: what is timed for a table.
 
 It is cut by the same code as a whole network, so it is what it would be inside the cut network.
 """
@@ -15,7 +15,7 @@ from torch import fx, nn
 
 from gator.cost.axis_sizes import AxisSize
 from gator.cost.latency.layers.fused_layers import FusedLayer, Point, touched_values
-from gator.cost.latency.runtimes.run_setup import Call, Setup
+from gator.cost.latency.runtimes.run_setup import Arguments, Setup
 from gator.cost.latency.widths import evenly_spaced
 from gator.graph.analysis import ProgramLabels
 from gator.graph.bake import baked
@@ -31,14 +31,14 @@ from gator.surgery.slice import canonical_names, sliced_copy
 
 
 class Standalone:
-    """A layer of a model that can be built at any widths."""
+    """Builds one fused layer of a model as a network, at any widths."""
 
     def __init__(self, model: nn.Module, graph: Hypergraph, layer: FusedLayer) -> None:
         self.model, self.graph, self.layer = baked(model), graph, layer
 
-    def built(self, point: Point, setup: Setup) -> tuple[nn.Module, Call]:
+    def built(self, point: Point, setup: Setup) -> tuple[nn.Module, Arguments]:
         """A network that reads and writes the channels of `point`, and inputs for it."""
-        graph, layers = self._alone
+        graph, modules = self._alone
         layer = self.layer
         # Other edges of the layer, such as that of a residual sum, keep the same share as the channels written.
         share = point[1] / layer.full[1] if layer.full[1] else 1.0
@@ -48,13 +48,13 @@ class Standalone:
         kept = {graph.edges[index].name: evenly_spaced(graph.edges[index].width, n) for index, n in counts.items()}
         plan = Plan(graph, kept)
         batch = setup.batch or graph.inputs.batch or 0
-        emitter = _StandaloneEmitter(plan, sliced_copy(layers, plan), self._leaves, self.graph.eval.program, batch)
+        emitter = _StandaloneEmitter(plan, sliced_copy(modules, plan), self._leaves, self.graph.eval.program, batch)
         written = emitter.emit()
         return fx.GraphModule(dict(emitter.objects), written), setup.placed((self._inputs(plan, batch), {}))
 
     @cached_property
     def _alone(self) -> tuple[Hypergraph, nn.Module]:
-        """A graph with this layer as its only program, and a module with nothing but its layers."""
+        """A graph with this layer as its only program, and a module with nothing but its modules and tensors."""
         graph, layer, labelled = self.graph, self.layer, self.graph.eval
         program = labelled.program
         calls = tuple(program.calls[index] for index in layer.calls)

@@ -81,7 +81,7 @@ class Builder:
 
     def _time_grids(self) -> None:
         missing, done = Missing(self.graph, self.table).points(), 0
-        for places, beside in Interleaving(self.graph, self._layers, self._setup.batch or 1).groups(missing):
+        for places, beside in Interleaving(self.graph, self._layers, self._setup.batch or 1).sessions(missing):
             self.progress(done, len(missing), places[0][0].title)
             self._append(self._layer_times(places, "grid", beside))
             done += len(places)

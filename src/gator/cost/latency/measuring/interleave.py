@@ -1,7 +1,7 @@
 """Which layers are timed together, so that each finds the processor's caches as it does inside its network.
 
 Inside a network all other layers run before a layer runs again, so that its weights may have left the cache. Timed beside a few
-layers they are still there: layers of ResNet-50 that use each weight for 49 pixels looked 10 to 15 % too fast.
+layers, they are still there: layers of ResNet-50 that use each weight for 49 pixels looked 10 to 15 % too fast.
 """
 
 from __future__ import annotations
@@ -21,17 +21,17 @@ _REUSE = 256  # times that a weight is used in a run: with more, fetching it tak
 
 
 class Interleaving:
-    """Divides the layers of one network, at one batch size, into groups that are timed together."""
+    """Divides the layers of one network, at one batch size, into sessions in which they are timed together."""
 
     def __init__(self, graph: Hypergraph, layers: Sequence[FusedLayer], batch: int) -> None:
         self._program, self._layers, self._batch = graph.eval.program, layers, batch
         self._network_weights = sum(self.weights(layer, layer.full) for layer in layers)
 
-    def groups(self, places: Sequence[Place]) -> Iterator[tuple[list[Place], list[Place]]]:
-        """All places, each once, in groups; with each group, layers to run beside it that need no timing.
+    def sessions(self, places: Sequence[Place]) -> Iterator[tuple[list[Place], list[Place]]]:
+        """All places, each once, by session; with each, layers to run beside them that need no timing.
 
-        A group holds widths of one layer. Layers with cold weights are mixed instead, until a group has as many weights as the
-        network.
+        A session has widths of one layer. Layers with cold weights are mixed instead, until a session has as many weights as
+        the network.
         """
         warm: dict[FusedLayer, list[Place]] = {}
         cold: list[Place] = []
@@ -40,7 +40,7 @@ class Interleaving:
         for some in warm.values():
             yield from ((some[start : start + AT_ONCE], []) for start in range(0, len(some), AT_ONCE))
         if cold:
-            cold.sort(key=lambda place: -self.weights(*place))  # so that every group gets large and small ones
+            cold.sort(key=lambda place: -self.weights(*place))  # so that every session gets large and small ones
             networks = sum(self.weights(*place) for place in cold) / self._network_weights  # this many networks' weights
             count = max(int(networks), math.ceil(len(cold) / _HELD))
             yield from ((cold[first::count], self._fillers(1 - networks / count)) for first in range(count))

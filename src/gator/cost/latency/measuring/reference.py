@@ -54,5 +54,5 @@ class ReferenceWorkload:
             last = nn.Conv2d(wide, wide, 3, padding=1, groups=wide), nn.ReLU(), nn.Conv2d(wide, narrow, 1)
         inputs = torch.ones(min(self._setup.batch or 1, _BATCH), narrow, _PIXELS, _PIXELS)
         with self._setup.on():
-            call = self._setup.placed(((inputs,), {}))
-            return runtime_of(self._setup).prepare(nn.Sequential(*first, *last), call, self._setup)
+            arguments = self._setup.placed(((inputs,), {}))
+            return runtime_of(self._setup).prepare(nn.Sequential(*first, *last), arguments, self._setup)

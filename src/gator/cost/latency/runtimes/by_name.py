@@ -12,7 +12,7 @@ from torch import nn
 from gator.cost.latency.runtimes.onnx_runtime import OnnxRuntime
 from gator.cost.latency.runtimes.openvino import OpenVino
 from gator.cost.latency.runtimes.pytorch import Compiled, Eager
-from gator.cost.latency.runtimes.run_setup import Call, Run, Setup
+from gator.cost.latency.runtimes.run_setup import Arguments, Run, Setup
 from gator.errors import GatorError
 from gator.suggest import did_you_mean
 
@@ -28,11 +28,11 @@ class Runtime(Protocol):
         """The versions of the packages that run the network."""
         ...
 
-    def prepare(self, network: nn.Module, call: Call, setup: Setup) -> Run:
+    def prepare(self, network: nn.Module, arguments: Arguments, setup: Setup) -> Run:
         """A function without arguments that runs the network once in eval mode and waits for the result."""
         ...
 
-    def layers(self, network: nn.Module, call: Call, setup: Setup, rounds: int) -> list[tuple[str, float]]:
+    def layers(self, network: nn.Module, arguments: Arguments, setup: Setup, rounds: int) -> list[tuple[str, float]]:
         """Milliseconds of every layer or kernel, in the order they run; empty if this runtime does not report them."""
         ...
 

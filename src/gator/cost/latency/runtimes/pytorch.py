@@ -11,7 +11,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from gator.cost.latency.runtimes.run_setup import Call, Run, Setup
+from gator.cost.latency.runtimes.run_setup import Arguments, Run, Setup
 
 
 class Eager:
@@ -23,10 +23,10 @@ class Eager:
     def versions(self) -> dict[str, str]:
         return {"torch": torch.__version__}
 
-    def prepare(self, network: nn.Module, call: Call, setup: Setup) -> Run:
-        return _runner(setup.placed_network(network), call, setup)
+    def prepare(self, network: nn.Module, arguments: Arguments, setup: Setup) -> Run:
+        return _runner(setup.placed_network(network), arguments, setup)
 
-    def layers(self, network: nn.Module, call: Call, setup: Setup, rounds: int) -> list[tuple[str, float]]:
+    def layers(self, network: nn.Module, arguments: Arguments, setup: Setup, rounds: int) -> list[tuple[str, float]]:
         """Layers without child modules; what runs between them comes last."""
         network = setup.placed_network(network)
         spent: dict[str, list[float]] = {}
@@ -44,7 +44,7 @@ class Eager:
         for module in names:
             module.register_forward_pre_hook(before)
             module.register_forward_hook(after)
-        run, totals = _runner(network, call, setup), []
+        run, totals = _runner(network, arguments, setup), []
         run()
         spent.clear()
         for _ in range(rounds):
@@ -62,13 +62,13 @@ class Compiled(Eager):
 
     backend: str | Callable[..., Any] = "inductor"
 
-    def prepare(self, network: nn.Module, call: Call, setup: Setup) -> Run:
+    def prepare(self, network: nn.Module, arguments: Arguments, setup: Setup) -> Run:
         compiled = torch.compile(_with_own_code(setup.placed_network(network)), dynamic=False, backend=self.backend)
-        run = _runner(compiled, call, setup)
+        run = _runner(compiled, arguments, setup)
         run()
         return run
 
-    def layers(self, network: nn.Module, call: Call, setup: Setup, rounds: int) -> list[tuple[str, float]]:  # noqa: ARG002
+    def layers(self, network: nn.Module, arguments: Arguments, setup: Setup, rounds: int) -> list[tuple[str, float]]:  # noqa: ARG002
         return []
 
 
@@ -86,8 +86,8 @@ def _with_own_code(network: nn.Module) -> Callable[..., Any]:
     return forward
 
 
-def _runner(network: Any, call: Call, setup: Setup) -> Run:
-    args, kwargs = call
+def _runner(network: Any, arguments: Arguments, setup: Setup) -> Run:
+    args, kwargs = arguments
     if setup.device == "cpu":
         return lambda: network(*args, **kwargs)
 

@@ -24,7 +24,7 @@ LatencyMethod = Literal["table", "probe"]
 DtypeName = Literal["float32", "float16", "bfloat16", "float64"]
 DTYPES: dict[str, torch.dtype] = {name: getattr(torch, name) for name in get_args(DtypeName)}
 DEVICES = ("cpu", "cuda", "mps")
-Call = tuple[tuple[Any, ...], dict[str, Any]]  # args and kwargs of one forward
+Arguments = tuple[tuple[Any, ...], dict[str, Any]]  # args and kwargs of one forward
 Run = Callable[[], Any]  # runs a network once and waits for the result
 
 
@@ -43,15 +43,15 @@ class Setup:
     def torch_dtype(self) -> torch.dtype:
         return DTYPES[self.dtype]
 
-    def call(self, inputs: Inputs) -> Call:
+    def arguments(self, inputs: Inputs) -> Arguments:
         """Random inputs of the right batch and dtype, on the device."""
         if self.batch is not None and inputs.batch is None:
             raise GatorError(f"batch={self.batch}, but this network only takes the batch of its example inputs")
         return self.placed(inputs.random(batch=self.batch))
 
-    def placed(self, call: Call) -> Call:
+    def placed(self, arguments: Arguments) -> Arguments:
         """These inputs on the device, in the dtype and memory layout of the setup."""
-        found: Call = pytree.tree_map(self._placed, call)
+        found: Arguments = pytree.tree_map(self._placed, arguments)
         return found
 
     def placed_network(self, network: nn.Module) -> nn.Module:
