@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import get_args
@@ -186,6 +187,7 @@ class Latency(Cost):
         path, table = self.find_table(graph)
         if Missing(graph, table).anything(layers_only=layers_only):
             with locked(path):
+                logging.getLogger("gator").info("latency table: building %s", path)
                 path, table = self.find_table(graph)  # another process may have added to it
                 table = Builder(model, graph, table, path, progress).build(layers_only=layers_only)
         return path, table

@@ -80,8 +80,12 @@ class LayerTimes:
         self.grids: list[TimeGrid] = [grid for grid in found if grid is not None]
         self.fastest_ms = min(ms for grid in self.grids for ms in grid.ms.values())
         # Where no width is unaligned all layouts are the same: borders count only beside a layer that has alignments.
-        choosy = {index for index, grid in enumerate(self.grids) if any(side.alignment > 1 for side in grid.steps.sides)}
-        self._borders = [border for border in borders_of(graph, self.layers) if choosy & {border.producer, *border.readers}]
+        with_alignment = {
+            index for index, grid in enumerate(self.grids) if any(side.alignment > 1 for side in grid.steps.sides)
+        }
+        self._borders = [
+            border for border in borders_of(graph, self.layers) if with_alignment & {border.producer, *border.readers}
+        ]
         self._live: dict[tuple[int, ...], frozenset[int]] = {}
         self._alone = lru_cache(_REMEMBERED)(self._time)
 

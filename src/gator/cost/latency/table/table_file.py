@@ -1,6 +1,6 @@
 """Files of latency tables: one for every device, runtime and setup, in a cache folder or wherever the user says.
 
-A table of another device, or of another version of the runtime, is refused unless the user insists.
+A table of another device, or of another version of the runtime, is refused unless other_device=True.
 """
 
 from __future__ import annotations
