@@ -25,8 +25,8 @@ from gator.cost.axis_sizes import full_widths
 from gator.cost.latency.fit import fit_of, mape, rank_correlation
 from gator.cost.latency.layer_times import LayerTimes
 from gator.cost.latency.network_timer import NetworkTimer
-from gator.cost.latency.widths import cut_to, random_widths
 from gator.cost.latency.table_prices import TablePrices
+from gator.cost.latency.widths import cut_to, random_widths
 from gator.cost.timing import rounds_worth, timed, undisturbed
 
 NETWORKS, TOGETHER = 30, 5  # of random widths, and how many are interleaved with the unpruned one
