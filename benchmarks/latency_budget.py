@@ -25,9 +25,9 @@ from stub_torchvision import make_importable
 
 import gator
 from gator import zoo
-from gator.cost.latency.quiet import undisturbed
-from gator.cost.latency.stopwatch import Stopwatch
+from gator.cost.latency.network_timer import NetworkTimer
 from gator.cost.prices import Prices
+from gator.cost.timing import undisturbed
 
 SEEDS = (41, 42, 43, 44)  # of weights; take others after a change that was decided on these networks
 SPREAD = 0.26  # of the logarithm of factors; in the median layer of a trained ResNet-56 L1 norms spread by 0.26 of their mean
@@ -98,10 +98,10 @@ def predicted(graph: gator.Hypergraph, priced: Prices, kept: Kept) -> float:
 
 def latencies(graph: gator.Hypergraph, cost: gator.Latency, model: torch.nn.Module, found: list[Network]) -> np.ndarray:
     """Milliseconds of the unpruned network and of these, by repeat, interleaved."""
-    watch = Stopwatch(cost.setup, graph.inputs, ROUNDS)
+    timer = NetworkTimer(cost.setup, graph.inputs, ROUNDS)
     unpruned = gator.cut(model, graph, {}, keep_class=False, verify=False)
-    runs = [watch.prepare(network) for network in (unpruned, *(one.cut for one in found))]
-    return np.array([[one.mean_ms for one in undisturbed(lambda: watch.times(runs))] for _ in range(REPEATS)])
+    runs = [timer.prepare(network) for network in (unpruned, *(one.cut for one in found))]
+    return np.array([[one.mean_ms for one in undisturbed(lambda: timer.times(runs))] for _ in range(REPEATS)])
 
 
 def compared(found: list[list[Network]], shares: list[np.ndarray], other: str) -> str:

@@ -21,14 +21,13 @@ from stub_torchvision import make_importable
 
 import gator
 from gator import zoo
+from gator.cost.axis_sizes import full_widths
 from gator.cost.latency.fit import fit_of, mape, rank_correlation
 from gator.cost.latency.layer_times import LayerTimes
-from gator.cost.latency.quiet import undisturbed
-from gator.cost.latency.random_widths import kept_of, random_widths
-from gator.cost.latency.size import full_widths
-from gator.cost.latency.stopwatch import Stopwatch
+from gator.cost.latency.network_timer import NetworkTimer
 from gator.cost.latency.table_prices import TablePrices
-from gator.cost.timing import rounds_worth, timed
+from gator.cost.latency.widths import cut_to, random_widths
+from gator.cost.timing import rounds_worth, timed, undisturbed
 
 NETWORKS, TOGETHER = 30, 5  # of random widths, and how many are interleaved with the unpruned one
 WORTH_MS = 1000  # of timing for every network and pass
@@ -108,14 +107,13 @@ class Run:
     def _measure(self) -> None:
         """A few networks at a time, interleaved with the unpruned one: beside all of them PyTorch took up to 60 % longer."""
         setup, measured, unpruned = self.cost.setup, self.state["measured"], None
-        watch = Stopwatch(setup, self.graph.inputs, 9)
+        timer = NetworkTimer(setup, self.graph.inputs, 9)
         while len(measured) < self.case.passes * len(self.widths):
             self.check_time()
-            unpruned = unpruned or watch.prepare(gator.cut(self.model, self.graph, {}, keep_class=False, verify=False))
+            unpruned = unpruned or timer.prepare(cut_to(self.model, self.graph, full_widths(self.graph)))
             first = len(measured) % len(self.widths)
             some = self.widths[first : first + TOGETHER]
-            cuts = [gator.cut(self.model, self.graph, kept_of(self.graph, w), keep_class=False, verify=False) for w in some]
-            runs = [unpruned, *(watch.prepare(network) for network in cuts)]
+            runs = [unpruned, *(timer.prepare(cut_to(self.model, self.graph, widths)) for widths in some)]
             with setup.on():
                 rounds = rounds_worth(runs, WORTH_MS, least=5)
                 own, *others = undisturbed(lambda: timed(runs, rounds=rounds, warmup=1), tries=4)

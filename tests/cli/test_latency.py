@@ -20,7 +20,7 @@ sys.path.insert(0, str(Path(__file__).parent.parent / "cost" / "latency"))
 
 from fakes import CLOCK, Fake
 
-from gator.cost.latency import runtime
+from gator.cost.latency.runtimes import by_name
 from gator.cost.timing import timed
 
 FAKE = Fake()
@@ -35,7 +35,7 @@ def make():
 
 @pytest.fixture
 def typed(monkeypatch, tmp_path):
-    monkeypatch.setitem(runtime.RUNTIMES, "fake", FAKE)
+    monkeypatch.setitem(by_name.RUNTIMES, "fake", FAKE)
     monkeypatch.setattr(timed, "__kwdefaults__", {**timed.__kwdefaults__, "clock": CLOCK})
     monkeypatch.setenv("GATOR_CACHE", str(tmp_path / "cache"))
     (tmp_path / "net.py").write_text(FACTORY)
@@ -106,7 +106,7 @@ class TestPrune:
 
     @pytest.fixture(autouse=True)
     def _fake_eager(self, monkeypatch) -> None:
-        monkeypatch.setitem(runtime.RUNTIMES, "eager", FAKE)
+        monkeypatch.setitem(by_name.RUNTIMES, "eager", FAKE)
 
     def run(self, typed, tmp_path, *args: str):
         changes = "train.epochs=0", "latency.threads=1", "prune.round_to=auto", "prune.gamma=1.0"
@@ -136,7 +136,10 @@ class TestPrune:
             (("--target", "1 us"), r"target of 0.001 ms cannot be reached: the smallest network"),
             (("--target", "4 MB"), "is given in bytes, but the cost is counted in ms"),
             (("--target", "0.6", "--runtime", "warp"), "latency.runtime = 'warp'; expected 'eager'"),
-            (("--target", "0.6", "--set", "latency.table=none.json"), "there is no latency table at none.json"),
+            (
+                ("--target", "0.6", "--set", "latency.table=none.json", "--set", "latency.other_device=true"),
+                "there is no latency table at none.json",
+            ),
         ],
     )
     def test_what_cannot_be_is_said_before_training(self, typed, tmp_path, args, words) -> None:

@@ -10,8 +10,8 @@ import pytest
 from training.small import short_recipe
 
 import gator
-from gator.cost.latency.runtime import RUNTIMES
-from gator.cost.latency.setup import DEVICES, DTYPES
+from gator.cost.latency.runtimes.by_name import RUNTIMES
+from gator.cost.latency.runtimes.run_setup import DEVICES, DTYPES
 from gator.training.reading import SHIPPED, as_mapping, differing_keys, recipe_from_text, recipe_text
 from gator.training.recipe import DeviceName, DtypeName, RuntimeName
 

@@ -12,18 +12,16 @@ import typer
 
 from gator import zoo
 from gator.cli.inspect import shape_of
-from gator.cost.latency.build import Progress
-from gator.cost.latency.cache import cache_folder, read
 from gator.cost.latency.fit import fit_of, mape, rank_correlation
 from gator.cost.latency.latency import Latency
 from gator.cost.latency.layer_times import LayerTimes
-from gator.cost.latency.log import NetworkTime
-from gator.cost.latency.random_widths import kept_of, random_widths
-from gator.cost.latency.setup import DtypeName, RuntimeName
-from gator.cost.latency.table import Table
+from gator.cost.latency.measuring.builder import Progress
+from gator.cost.latency.runtimes.run_setup import DtypeName, RuntimeName
+from gator.cost.latency.table.latency_table import NetworkTime, Table
+from gator.cost.latency.table.table_file import cache_folder, read
+from gator.cost.latency.widths import cut_to, random_widths
 from gator.errors import FileError, GatorError
 from gator.graph.trace import trace
-from gator.surgery.cut import cut
 
 _SEED = 77  # of the networks to check: not one that tables are fitted to
 commands = typer.Typer(help="Latency tables: how long the layers of a network take on this device.", no_args_is_help=True)
@@ -54,15 +52,15 @@ def build(
     table: File = "",
 ) -> None:
     """Time the layers of a network. What is in the table is not timed again, so that an interrupted build resumes."""
-    cost = _cost(runtime, batch, threads, channels_last, dtype, device)
+    cost = _cost(runtime, batch, threads, channels_last, dtype, device, table)
     network = zoo.build(name, example_inputs=shape_of(input) if input else None, classes=classes)
     graph = trace(network.model, network.example_inputs)
     with _bar() as progress:
-        path, found = cost.build_table(network.model, graph, Path(table) if table else None, progress)
+        path, found = cost.build_table(network.model, graph, progress)
     typer.echo(f"{path}\n{found.key}\n{fit_of(LayerTimes(graph, found), found)}")
 
 
-def _cost(runtime: str, batch: int, threads: int, channels_last: bool, dtype: str, device: str, table: str = "") -> Latency:
+def _cost(runtime: str, batch: int, threads: int, channels_last: bool, dtype: str, device: str, table: str) -> Latency:
     """`Latency` checks the names."""
     names = cast("RuntimeName", runtime), cast("DtypeName", dtype)
     return Latency(names[0], "table", batch or None, threads or None, channels_last, names[1], device, table=table)
@@ -116,7 +114,7 @@ def shown(table: Table, *, layers: bool) -> str:
     for group, steps in table.steps.items():
         if steps.block > 1:
             lines.append(f"  {group}: steps of {steps.read.block} channels read, {steps.written.block} written")
-    for name in dict.fromkeys(each.network for each in table.log if isinstance(each, NetworkTime)):
+    for name in dict.fromkeys(each.network for each in table.measurements if isinstance(each, NetworkTime)):
         networks = table.networks(name)
         ms, cuts = fmean(each.unpruned_ms for each in networks), len({each.widths for each in networks})
         lines.append(f"  {networks[0].title}: {ms:.3g} ms; {cuts} cuts of it measured")
@@ -147,12 +145,12 @@ def check(
     network = zoo.build(name, example_inputs=shape_of(input) if input else None, classes=classes)
     graph = trace(network.model, network.example_inputs)
     with _bar() as progress:
-        cost.build_table(network.model, graph, progress=progress)
+        cost.build_table(network.model, graph, progress)
     prices = cost.on(network.model, graph)
     predictions, measurements = [], []
     typer.echo("predicted ms   measured ms   off by")
     for widths in random_widths(graph, networks, seed=_SEED):
-        small = cut(network.model, graph, kept_of(graph, widths), keep_class=False, verify=False)
+        small = cut_to(network.model, graph, widths)
         predicted, measured = prices.total(widths), prices.measure(small, widths)
         assert measured is not None
         predictions.append(predicted)

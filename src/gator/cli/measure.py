@@ -12,11 +12,11 @@ from gator import zoo
 from gator.cli.inspect import shape_of
 from gator.cli.latency import Batch, ChannelsLast, Classes, Device, Dtype, Input, Runtime, Threads
 from gator.cost.denormals import denormals_of
-from gator.cost.latency.quiet import undisturbed
-from gator.cost.latency.runtime import runtime_of
-from gator.cost.latency.setup import checked_setup
-from gator.cost.latency.stopwatch import Stopwatch
+from gator.cost.latency.network_timer import NetworkTimer
+from gator.cost.latency.runtimes.by_name import runtime_of
+from gator.cost.latency.runtimes.run_setup import checked_setup
 from gator.cost.measure import measure as footprint
+from gator.cost.timing import undisturbed
 from gator.errors import GatorError
 from gator.files.save import load
 from gator.graph.inputs import Inputs, describe
@@ -49,10 +49,10 @@ def measure(
     models: list[tuple[str, nn.Module]] = [(name, network.model.eval())]
     if against:
         models.append((against, _other(against, name, described, inputs, classes)))
-    watch = Stopwatch(setup, described, rounds)
-    runs = [watch.prepare(model) for _, model in models]
-    timings = undisturbed(lambda: watch.times(runs))
-    typer.echo(watch.conditions)
+    timer = NetworkTimer(setup, described, rounds)
+    runs = [timer.prepare(model) for _, model in models]
+    timings = undisturbed(lambda: timer.times(runs))
+    typer.echo(timer.conditions)
     args, kwargs = described.random(batch=setup.batch)
     call = args or kwargs
     for (label, model), timing in zip(models, timings, strict=True):
@@ -64,7 +64,7 @@ def measure(
         share = timings[1].mean_ms / timings[0].mean_ms
         typer.echo(f"{against} takes {share:.3f} of the time of {name}, on average over {rounds} interleaved rounds")
     for label, model in models:
-        _breakdown(label, model, watch, described, layers)
+        _breakdown(label, model, timer, described, layers)
 
 
 def _other(against: str, name: str, described: Inputs, inputs: object, classes: int) -> nn.Module:
@@ -76,12 +76,12 @@ def _other(against: str, name: str, described: Inputs, inputs: object, classes: 
     return other.model.eval()
 
 
-def _breakdown(label: str, model: nn.Module, watch: Stopwatch, inputs: Inputs, most: int) -> None:
+def _breakdown(label: str, model: nn.Module, timer: NetworkTimer, inputs: Inputs, most: int) -> None:
     if not most:
         return
-    setup = watch.setup
+    setup = timer.setup
     with setup.on():
-        found = runtime_of(setup).layers(model, setup.call(inputs), setup, max(watch.rounds // 3, 3))
+        found = runtime_of(setup).layers(model, setup.arguments(inputs), setup, max(timer.rounds // 3, 3))
     if not found:
         typer.echo(f"{setup.runtime} does not report the time of layers; eager, onnxruntime and openvino do")
         return

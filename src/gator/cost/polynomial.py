@@ -11,6 +11,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from gator.cost.axis_sizes import AxisSize, AxisSizes
 from gator.cost.prices import Floats, Prices, Widths
 from gator.graph.hypergraph import Hypergraph
 from gator.graph.labels import Axis
@@ -33,50 +34,30 @@ class Polynomial(Prices):
 
     def __init__(self, graph: Hypergraph, terms: Iterable[Sum], unit: str) -> None:
         self.graph, self.unit = graph, unit
-        self._roots, self._edge_of = graph.roots, graph.edge_of
-        self._edge_at = np.full(len(self._roots), -1)
-        for root, (edge, _) in self._edge_of.items():
-            self._edge_at[root] = edge
-        self._widths = np.array([edge.width for edge in graph.edges], dtype=np.float64)
-        self._rows: list[Floats] = [np.zeros(len(graph.edges))]
-        self._bases: list[float] = [1.0]  # row 0: an axis of size one
-        self._row_of: dict[bytes, int] = {}
+        sizes, rows = AxisSizes(graph), {AxisSize(1): 0}  # row 0 fills up products that are shorter than the longest
         merged: dict[tuple[int, ...], dict[tuple[tuple[Mode, int], ...], float]] = {}
         for term in terms:
-            scale, rows = term.scale, []
+            scale, factors = term.scale, []
             for axis in term.axes:
-                row = self._row(axis)
-                if row is None:
-                    scale *= 1 if axis is None else len(axis)
-                else:
-                    rows.append(row)
-            found = merged.setdefault(tuple(sorted(rows)), {})
+                size = sizes.of_axis(axis)
+                if size is not None:
+                    factors.append(rows.setdefault(size, len(rows)))
+                elif axis is not None:
+                    scale *= len(axis)
+            found = merged.setdefault(tuple(sorted(factors)), {})
             found[term.calls] = found.get(term.calls, 0.0) + scale
-        flat = [(rows, calls, scale) for rows, parts in merged.items() for calls, scale in parts.items()]
-        most = max((len(rows) for rows, _, _ in flat), default=0)
-        self._index = np.array([[*rows, *[0] * (most - len(rows))] for rows, _, _ in flat], dtype=np.int64).reshape(
-            len(flat), most
-        )
+        flat = [(factors, calls, scale) for factors, parts in merged.items() for calls, scale in parts.items()]
+        most = max((len(factors) for factors, _, _ in flat), default=0)
+        index = [[*factors, *[0] * (most - len(factors))] for factors, _, _ in flat]
+        self._index = np.array(index, dtype=np.int64).reshape(len(flat), most)
         self._scale = np.array([scale for _, _, scale in flat], dtype=np.float64)
         self._calls = [calls for _, calls, _ in flat]
-        self._matrix, self._base = np.stack(self._rows), np.array(self._bases)
+        self._matrix = np.zeros((len(rows), len(graph.edges)))  # the size of every axis is matrix @ widths + base
+        for size, row in rows.items():
+            for edge, positions, width in size.parts:
+                self._matrix[row, edge] = positions / width
+        self._base = np.array([size.fixed for size in rows], dtype=np.float64)
         self._present: dict[tuple[int, ...], Floats] = {}
-
-    def _row(self, axis: Axis) -> int | None:
-        """The size of an axis as a linear function of the widths, None if it never changes."""
-        if axis is None:
-            return None
-        edges = self._edge_at[self._roots[axis]]
-        counts = np.bincount(edges[edges >= 0], minlength=len(self._widths)).astype(np.float64)
-        if not counts.any():
-            return None
-        base = float((edges < 0).sum())
-        key = np.append(counts, base).tobytes()
-        if key not in self._row_of:
-            self._row_of[key] = len(self._rows)
-            self._rows.append(counts / self._widths)
-            self._bases.append(base)
-        return self._row_of[key]
 
     def _scales(self, widths: Floats) -> Floats:
         """The scale of every term, 0 for those of calls that a closed edge has made unnecessary."""

@@ -17,8 +17,8 @@ _WORDS = {
 _TIMES = {"US": ("ms", 1e-3), "MS": ("ms", 1.0), "S": ("ms", 1e3)}
 
 
-def parse_target(target: float | str, full_cost: float, unit: str) -> float:
-    """The target in the unit of the cost: 0.5, "0.5" and "50%" are shares of `full_cost`, "300 MMACs" is a figure.
+def parse_target(target: float | str, whole_cost: float, unit: str) -> float:
+    """The target in the unit of the cost: 0.5, "0.5" and "50%" are shares of `whole_cost`, "300 MMACs" is a figure.
 
     Raises GatorError for what cannot be read, is outside its range, or has the unit of another cost.
 
@@ -35,7 +35,7 @@ def parse_target(target: float | str, full_cost: float, unit: str) -> float:
             f'target={target!r}; expected a share of the cost above 0 and up to 1 (0.5 or "50%"), '
             f'or a figure with its unit such as "{_example(unit)}"'
         )
-    return float(target) * full_cost
+    return float(target) * whole_cost
 
 
 def _absolute(text: str, unit: str) -> float:

@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 from torch import nn
 
+from gator.cost.axis_sizes import full_widths
 from gator.cost.prices import Cost, Floats, PlainCost, PlainData, Prices, Widths, as_cost
 from gator.errors import GatorError
 from gator.graph.hypergraph import Hypergraph
@@ -40,30 +41,29 @@ class WeightedCost(Cost):
         object.__setattr__(self, "parts", tuple((as_cost(cost), weight) for cost, weight in parts))
 
     def on(self, model: nn.Module, graph: Hypergraph) -> Prices:
-        widths = [edge.width for edge in graph.edges]
         prices = [cost.on(model, graph) for cost, _ in self.parts]
-        return self._weighted(prices, [part.total(widths) for part in prices])
+        return self._weighted(prices, [part.total(full_widths(graph)) for part in prices])
 
     def restored(self, model: nn.Module, graph: Hypergraph, state: PlainData) -> Prices:
         """Prices relative to the cost of the first network."""
         if len(state["parts"]) != len(self.parts):
             raise GatorError(f"the state was saved with {len(state['parts'])} costs, now there are {len(self.parts)}")
         pairs = zip(self.parts, state["parts"], strict=True)
-        return self._weighted([cost.restored(model, graph, part) for (cost, _), part in pairs], state["totals"])
+        return self._weighted([cost.restored(model, graph, part) for (cost, _), part in pairs], state["whole_costs"])
 
-    def _weighted(self, prices: Sequence[Prices], totals: Sequence[float]) -> Prices:
-        for (cost, _), total in zip(self.parts, totals, strict=True):
-            if not total > 0:
-                raise GatorError(f"{type(cost).__name__} says that the unpruned network costs {total}; expected more than zero")
-        shares = [weight / total for (_, weight), total in zip(self.parts, totals, strict=True)]
-        return _WeightedPrices(tuple(prices), tuple(shares), tuple(totals))
+    def _weighted(self, prices: Sequence[Prices], whole_costs: Sequence[float]) -> Prices:
+        for (cost, _), whole_cost in zip(self.parts, whole_costs, strict=True):
+            if not whole_cost > 0:
+                raise GatorError(f"{type(cost).__name__} gives {whole_cost} for the unpruned network; expected more than zero")
+        shares = [weight / whole_cost for (_, weight), whole_cost in zip(self.parts, whole_costs, strict=True)]
+        return _WeightedPrices(tuple(prices), tuple(shares), tuple(whole_costs))
 
 
 @dataclass(frozen=True)
 class _WeightedPrices(Prices):
     parts: tuple[Prices, ...]
-    shares: tuple[float, ...]  # what one unit of a part counts
-    totals: tuple[float, ...]  # of the first network, by part
+    shares: tuple[float, ...]  # by part: its weight over its whole cost
+    whole_costs: tuple[float, ...]  # by part: what the first network costs, unpruned
     unit = "share"
 
     @property
@@ -101,7 +101,7 @@ class _WeightedPrices(Prices):
         return replace(self, parts=tuple(parts))
 
     def state(self) -> PlainData:
-        return {"totals": list(self.totals), "parts": [part.state() for part in self.parts]}
+        return {"whole_costs": list(self.whole_costs), "parts": [part.state() for part in self.parts]}
 
     def state_for_cut(self, model: nn.Module, graph: Hypergraph) -> PlainData:
-        return {"totals": list(self.totals), "parts": [part.state_for_cut(model, graph) for part in self.parts]}
+        return {"whole_costs": list(self.whole_costs), "parts": [part.state_for_cut(model, graph) for part in self.parts]}

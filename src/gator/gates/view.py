@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from gator.cost.target import shown
-from gator.errors import MissingExtraError
+from gator.extras import optional_import
 
 if TYPE_CHECKING:
     from gator.gates.pruner import Pruner
@@ -56,13 +56,9 @@ class _View:
     """Redraws the table, at most twice a second."""
 
     def __init__(self, pruner: Pruner) -> None:
-        try:
-            from rich.live import Live
-            from rich.table import Table
-        except ImportError as error:
-            raise MissingExtraError("the live view needs Rich: pip install 'torch-gator[cli]'") from error
-        self._pruner, self._table, self._last = pruner, Table, 0.0
-        self.live = Live(self._drawn(), auto_refresh=False)
+        live, table = (optional_import(name, extra="cli", purpose="the live view") for name in ("rich.live", "rich.table"))
+        self._pruner, self._table, self._last = pruner, table.Table, 0.0
+        self.live = live.Live(self._drawn(), auto_refresh=False)
 
     def _drawn(self) -> Any:
         table = self._table(caption=last_line(self._pruner))

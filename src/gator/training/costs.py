@@ -6,7 +6,7 @@ from dataclasses import replace
 
 from gator.cost.by_name import cost_of
 from gator.cost.latency.latency import Latency
-from gator.cost.latency.setup import Setup
+from gator.cost.latency.runtimes.run_setup import Setup
 from gator.cost.prices import Cost
 from gator.training.recipe import Recipe
 

@@ -19,7 +19,7 @@ from typing import Any
 import torch
 
 from gator.atomic_file import write_atomically
-from gator.cost.latency.machine import processor
+from gator.cost.latency.runtimes.device_name import processor
 from gator.errors import FileError, RunError
 from gator.training.reading import as_mapping, differing_keys, read_recipe, recipe_text
 from gator.training.recipe import Recipe

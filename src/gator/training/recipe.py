@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from typing import Literal
 
 from gator.cost.by_name import CostName
-from gator.cost.latency.setup import DtypeName, LatencyMethod, RuntimeName
+from gator.cost.latency.runtimes.run_setup import DtypeName, LatencyMethod, RuntimeName
 from gator.gates.limits import RoundTo
 from gator.gates.one_shot import Criterion
 from gator.gates.settings import Per

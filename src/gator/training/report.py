@@ -9,7 +9,7 @@ from typing import Any
 
 from torch import Tensor, nn
 
-from gator.cost.latency.stopwatch import Stopwatch
+from gator.cost.latency.network_timer import NetworkTimer
 from gator.cost.measure import measure
 
 
@@ -71,9 +71,9 @@ class Result:
         return Path(self.folder) / self.rounds[self.chosen].file
 
 
-def with_latencies(found: Sequence[Figures], networks: Sequence[nn.Module], watch: Stopwatch) -> list[Figures]:
+def with_latencies(found: Sequence[Figures], networks: Sequence[nn.Module], timer: NetworkTimer) -> list[Figures]:
     """The figures of these networks with the mean and spread of their latencies, measured interleaved."""
-    timings = watch.accurate_times([watch.prepare(network) for network in networks])
+    timings = timer.accurate_times([timer.prepare(network) for network in networks])
     return [replace(one, latency_ms=t.mean_ms, latency_spread_ms=t.spread_ms) for one, t in zip(found, timings, strict=True)]
 
 

@@ -18,7 +18,7 @@ from typing import Any, Literal, TypeVar
 import torch
 from torch import nn
 
-from gator.cost.latency.stopwatch import Stopwatch
+from gator.cost.latency.network_timer import NetworkTimer
 from gator.cost.measure import measure
 from gator.cost.target import parse_target
 from gator.errors import FileError, RunError
@@ -110,7 +110,7 @@ class Run:
 
     def _try_pruner(self) -> None:
         """Raise errors about [prune] and [latency] now, not after the dense network has been trained."""
-        self._stopwatch().prepare(self.model)
+        self._network_timer().prepare(self.model)
         cost = cost_for(self.recipe, self.processes.device.type)
         for target in targets_of(self.recipe.prune):
             if isinstance(target, str):
@@ -343,22 +343,22 @@ class Run:
     def _finish(self) -> Result:
         """Measure the latencies of all networks, interleaved and on rank 0, and write the result."""
         assert self.before is not None
-        watch = self._stopwatch()
+        timer = self._network_timer()
         files = [self.folder.dense, *(self.folder.path / outcome.file for outcome in self.rounds)]
         networks = [self.networks.from_file(file) for file in files]
         found = [self.before, *(outcome.figures for outcome in self.rounds)]
-        before, *after = on_rank_zero(lambda: with_latencies(found, networks, watch))
+        before, *after = on_rank_zero(lambda: with_latencies(found, networks, timer))
         rounds = tuple(replace(outcome, figures=one) for outcome, one in zip(self.rounds, after, strict=True))
         chosen, why = chosen_round(self.recipe.prune, rounds, before.accuracy)
         result = Result(
-            str(self.folder.path), self.data.tested_on, round(self.seconds, 1), before, rounds, watch.conditions, chosen, why
+            str(self.folder.path), self.data.tested_on, round(self.seconds, 1), before, rounds, timer.conditions, chosen, why
         )
         self._write(lambda: self.folder.finish(result.as_json(), str(result)))
         return result
 
-    def _stopwatch(self) -> Stopwatch:
+    def _network_timer(self) -> NetworkTimer:
         setup = setup_for(self.recipe, self.processes.device.type)
-        return Stopwatch(setup, describe(self.example), self.recipe.latency.rounds)
+        return NetworkTimer(setup, describe(self.example), self.recipe.latency.rounds)
 
     def _between_steps(self) -> None:
         loop, processes = self.loop, self.processes

@@ -14,8 +14,9 @@ import torch
 from torch import Tensor
 
 from gator.errors import DataError
+from gator.extras import optional_import
 from gator.zoo import cifar_files, idx_files, image_folder, user_data
-from gator.zoo.by_name import needs, unknown
+from gator.zoo.by_name import unknown
 from gator.zoo.download import fetch_archive, fetch_files
 from gator.zoo.in_memory import LabeledImages, Preprocessing, TestImages, TrainImages, labeled_images
 from gator.zoo.loader import Data, Loader, Part
@@ -156,7 +157,7 @@ def _known(name: str) -> InMemory:
 
 
 def _digits(folder: Path | None, part: Part, verify: bool) -> LabeledImages:  # noqa: ARG001
-    found = needs("sklearn.datasets", "train").load_digits()
+    found = optional_import("sklearn.datasets", extra="train", purpose="the data set digits").load_digits()
     tested = np.arange(len(found.target)) % 4 == 3
     chosen = tested if part == "test" else ~tested
     images = found.images[chosen][:, None].astype(np.uint8)

@@ -17,12 +17,12 @@ from http.client import HTTPException
 from pathlib import Path
 
 from gator.errors import DataError
-from gator.zoo.by_name import needs
+from gator.extras import optional_import
 
 
 def fetch_archive(kind: str, folder: Path) -> None:
     """Download the archive of the torchvision data set `kind` and unpack it in `folder`."""
-    known = getattr(needs("torchvision", "zoo").datasets, kind)
+    known = getattr(optional_import("torchvision", extra="zoo", purpose="a download").datasets, kind)
     with _temporary(folder, known.base_folder) as place:
         archive = place / "archive"
         _fetch(known.url, archive, known.tgz_md5, folder)
@@ -38,7 +38,7 @@ def fetch_archive(kind: str, folder: Path) -> None:
 
 def fetch_files(kind: str, inside: Path, folder: Path) -> None:
     """Download the files of the torchvision data set `kind` to `folder`/`inside`."""
-    known = getattr(needs("torchvision", "zoo").datasets, kind)
+    known = getattr(optional_import("torchvision", extra="zoo", purpose="a download").datasets, kind)
     with _temporary(folder, str(inside)) as place:
         fetched = place / "files"
         fetched.mkdir()

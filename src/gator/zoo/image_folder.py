@@ -18,7 +18,7 @@ from torch import Tensor
 from torch.utils.data import DataLoader, Dataset
 
 from gator.errors import DataError
-from gator.zoo.by_name import needs
+from gator.extras import optional_import
 from gator.zoo.loader import Data
 from gator.zoo.order import InOrder, Share, Shuffle, random
 
@@ -28,7 +28,7 @@ MEAN, STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
 
 def load(folder: Path, share: Share, *, augment: bool, workers: int, image_size: int) -> Data:
     """Training and validation images of every class that has a folder in `folder`/train."""
-    needs("PIL", "zoo")
+    optional_import("PIL", extra="zoo", purpose="a folder of images")
     train, test = _classes(folder, "train"), _classes(folder, "val")
     names = tuple(train)
     if extra := [name for name in test if name not in train]:

@@ -15,7 +15,8 @@ import torch
 from torch import nn
 
 from gator.errors import ModelNameError
-from gator.zoo.by_name import needs, unknown
+from gator.extras import optional_import
+from gator.zoo.by_name import unknown
 from gator.zoo.cifar import DEPTHS, CifarResNet
 from gator.zoo.digits import DigitsResNet
 from gator.zoo.user_file import call, function_in, is_file
@@ -88,7 +89,7 @@ _TORCHVISION_ARGUMENTS: dict[str, dict[str, Any]] = {
 
 
 def _torchvision(name: str, classes: int, pretrained: str) -> tuple[nn.Module, Any]:
-    models = needs("torchvision", "zoo").models
+    models = optional_import("torchvision", extra="zoo", purpose="a network of torchvision").models
     if name not in models.list_models():
         raise unknown("torchvision", name, models.list_models(), ModelNameError)
     arguments = _TORCHVISION_ARGUMENTS.get(name, {}) | ({"num_classes": classes} if classes else {})
@@ -100,7 +101,7 @@ def _torchvision(name: str, classes: int, pretrained: str) -> tuple[nn.Module, A
 
 
 def _timm(name: str, classes: int, pretrained: str) -> tuple[nn.Module, Any]:
-    timm = needs("timm", "zoo")
+    timm = optional_import("timm", extra="zoo", purpose="a network of timm")
     if not timm.is_model(name):
         raise unknown("timm", name, timm.list_models(), ModelNameError)
     tagged = f"{name}.{pretrained}" if pretrained not in ("", "DEFAULT") else name
@@ -117,7 +118,7 @@ def _hugging_face(name: str, classes: int, _: str) -> tuple[nn.Module, Any]:
     path = path / "config.json" if path.is_dir() else path
     if not path.is_file():
         raise ModelNameError(f"hf:{name}: there is no config.json at {path}; save one with config.save_pretrained(folder)")
-    transformers = needs("transformers", "hf")
+    transformers = optional_import("transformers", extra="hf", purpose="a network of transformers")
     config = transformers.AutoConfig.from_pretrained(path.parent)
     if classes:
         config.num_labels = classes

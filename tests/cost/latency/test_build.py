@@ -1,21 +1,22 @@
-"""Building tables on a runtime without noise: what is in the log is not measured again, whoever put it there."""
+"""Building tables on a runtime without noise: what is in the table is not measured again, whoever put it there."""
 
 from __future__ import annotations
 
 import subprocess
 import sys
+from dataclasses import asdict
 
 import pytest
 from fakes import BLOCK, small
 
 import gator
-from gator.cost.latency import cache
-from gator.cost.latency.build import Builder
 from gator.cost.latency.fit import fit_of
 from gator.cost.latency.layer_times import LayerTimes
-from gator.cost.latency.log import LayerTime, NetworkTime
-from gator.cost.latency.needs import Needs
-from gator.cost.latency.random_widths import kept_of, random_widths
+from gator.cost.latency.measuring.builder import Builder
+from gator.cost.latency.measuring.missing import Missing
+from gator.cost.latency.table import table_file
+from gator.cost.latency.table.latency_table import LayerTime, NetworkTime, Table
+from gator.cost.latency.widths import kept_of, random_widths
 
 
 def cost(**settings) -> gator.Latency:
@@ -35,6 +36,14 @@ class Interrupted:
             raise KeyboardInterrupt
 
 
+def rounded(table: Table) -> list[str]:
+    """All measurements; times are multiples of a microsecond, up to how the clock rounds."""
+    fields = (
+        {name: round(v, 6) if isinstance(v, float) else v for name, v in asdict(each).items()} for each in table.measurements
+    )
+    return sorted(map(str, fields))
+
+
 def test_what_is_measured_is_kept(fake) -> None:
     model, _, graph = small()
     first = cost().on(model, graph)
@@ -48,8 +57,8 @@ def test_what_is_measured_is_kept(fake) -> None:
 def test_a_narrower_network_uses_the_same_layers(fake) -> None:
     _, before = cost().build_table(*small()[::2])
     _, after = cost().build_table(*small(40, 20)[::2])
-    assert after.log[: len(before.log)] == before.log
-    assert {type(each) for each in after.log[len(before.log) :]} == {NetworkTime}
+    assert after.measurements[: len(before.measurements)] == before.measurements
+    assert {type(each) for each in after.measurements[len(before.measurements) :]} == {NetworkTime}
 
 
 def test_an_interrupted_build_resumes(fake) -> None:
@@ -63,10 +72,10 @@ def test_an_interrupted_build_resumes(fake) -> None:
         with pytest.raises(KeyboardInterrupt):
             Builder(model, graph, cost().find_table(graph)[1], path, Interrupted(after=3)).build()
         _, table = cost().find_table(graph)
-        assert not Needs(graph).met_by(table, layers_only=False), after
+        assert Missing(graph, table).anything(layers_only=False), after
     table = Builder(model, graph, cost().find_table(graph)[1], path).build()
-    assert Needs(graph).met_by(table, layers_only=False)
-    assert sorted(map(repr, table.log)) == sorted(map(repr, whole.log))
+    assert not Missing(graph, table).anything(layers_only=False)
+    assert rounded(table) == rounded(whole)
 
 
 def test_an_interrupt_in_a_session_loses_that_session_only(fake) -> None:
@@ -75,11 +84,11 @@ def test_an_interrupt_in_a_session_loses_that_session_only(fake) -> None:
     with pytest.raises(KeyboardInterrupt):
         cost().on(model, graph)
     _, before = cost().find_table(graph)
-    assert any(isinstance(each, LayerTime) for each in before.log)
+    assert any(isinstance(each, LayerTime) for each in before.measurements)
     fake.breaks_after, fake.prepared = 10**9, 0
     _, after = cost().build_table(model, graph)
-    assert after.log[: len(before.log)] == before.log
-    layers = [(each.purpose, each.kind, each.full, each.point) for each in after.log if isinstance(each, LayerTime)]
+    assert after.measurements[: len(before.measurements)] == before.measurements
+    layers = [(each.purpose, each.kind, each.full, each.point) for each in after.measurements if isinstance(each, LayerTime)]
     assert len(layers) == len(set(layers))
 
 
@@ -96,7 +105,7 @@ def test_a_wider_network_looks_for_steps_again(fake) -> None:
         network = gator.cut(model, wide, kept_of(wide, widths), verify=False)
         assert prices.total(widths) == pytest.approx(fake.ms(network, ((x,), {})), rel=0.02)
     _, again = cost().build_table(narrow, graph)
-    assert {each.purpose for each in again.log[len(after.log) :]} <= {"grid"}
+    assert {each.purpose for each in again.measurements[len(after.measurements) :]} <= {"grid"}
     assert fit_of(LayerTimes(graph, again), again).mape < 0.02
     fake.prepared = 0
     cost().on(model, wide)
@@ -107,7 +116,7 @@ def test_two_processes_build_one_table(fake, tmp_path) -> None:
     """The second one waits for the first, and finds what it has measured."""
     model, _, graph = small()
     path, _ = cost().find_table(graph)
-    code = "import sys, time; from pathlib import Path; from gator.cost.latency.cache import locked\n"
+    code = "import sys, time; from pathlib import Path; from gator.cost.latency.table.table_file import locked\n"
     code += "with locked(Path(sys.argv[1])): print('in', flush=True); time.sleep(1); Path(sys.argv[2]).touch()"
     with subprocess.Popen([sys.executable, "-c", code, str(path), str(tmp_path / "left")], stdout=subprocess.PIPE) as other:
         assert other.stdout is not None
@@ -119,10 +128,21 @@ def test_two_processes_build_one_table(fake, tmp_path) -> None:
     assert not fake.prepared
 
 
+def test_a_table_is_built_into_the_file_that_is_named(fake, tmp_path) -> None:
+    model, _, graph = small()
+    path = tmp_path / "folder" / "new.json"
+    first = cost(table=path).on(model, graph)
+    assert not table_file.cache_folder().exists()
+    fake.prepared = 0
+    second = cost(table=path).on(model, graph)
+    assert fake.prepared == 1  # the baseline
+    assert first.total([40, 20, 30]) == pytest.approx(second.total([40, 20, 30]))
+
+
 def test_files_that_cannot_be_read_or_written(fake, tmp_path, monkeypatch) -> None:
     model, _, graph = small()
     with pytest.raises(gator.FileError, match="there is no latency table"):
-        cost(table=tmp_path / "none.json").on(model, graph)
+        cost(table=tmp_path / "none.json", other_device=True).on(model, graph)
     (tmp_path / "weights.json").write_bytes(bytes(range(128, 256)))
     with pytest.raises(gator.FileError, match=r"weights.json cannot be read as a latency table"):
         cost(table=tmp_path / "weights.json").on(model, graph)
@@ -135,10 +155,10 @@ def test_files_that_cannot_be_read_or_written(fake, tmp_path, monkeypatch) -> No
 
 def test_the_cache_folder(monkeypatch, tmp_path) -> None:
     monkeypatch.setenv("GATOR_CACHE", str(tmp_path))
-    assert cache.cache_folder() == tmp_path / "latency"
+    assert table_file.cache_folder() == tmp_path / "latency"
     monkeypatch.delenv("GATOR_CACHE")
     monkeypatch.setattr("platformdirs.user_cache_path", lambda name, appauthor: tmp_path / name)
-    assert cache.cache_folder() == tmp_path / "gator" / "latency"
+    assert table_file.cache_folder() == tmp_path / "gator" / "latency"
 
 
 @pytest.mark.parametrize("package", ["scipy", "filelock", "platformdirs"])

@@ -12,13 +12,13 @@ from torch import nn
 
 import gator
 from gator.cost.denormals import denormals_of
-from gator.cost.latency import machine
-from gator.cost.latency.onnx_runtime import bound, export_onnx
-from gator.cost.latency.part import Part
-from gator.cost.latency.random_widths import kept_of
-from gator.cost.latency.runtime import RUNTIMES, runtime_of
-from gator.cost.latency.segments import segments_of
-from gator.cost.latency.setup import checked_setup
+from gator.cost.latency.layers.fused_layers import fused_layers_of
+from gator.cost.latency.layers.standalone import Standalone
+from gator.cost.latency.runtimes import device_name
+from gator.cost.latency.runtimes.by_name import RUNTIMES, runtime_of
+from gator.cost.latency.runtimes.onnx_runtime import bound, export_onnx
+from gator.cost.latency.runtimes.run_setup import checked_setup
+from gator.cost.latency.widths import kept_of
 from gator.cost.timing import timed
 from gator.surgery.slice import flush_denormals_
 
@@ -38,7 +38,7 @@ def test_networks_run_and_report_the_time_of_layers(name) -> None:
     found = runtime_of(here)
     before = torch.get_num_threads()
     with here.on():
-        call = here.call(graph.inputs)
+        call = here.arguments(graph.inputs)
         assert call[0][0].shape == (3, 3, 8, 8)
         result = found.prepare(model, call, here)()
         layers = found.layers(model, call, here, 2)
@@ -59,7 +59,7 @@ def test_onnx_runtime_leaves_tensors_on_the_device() -> None:
     model, _, graph = small()
     here = setup("onnxruntime", batch=3)
     with here.on():
-        call = here.call(graph.inputs)
+        call = here.arguments(graph.inputs)
         session, feed = RUNTIMES["onnxruntime"]._session(model, call, here, profile="")
         (result,) = bound(session, feed, "cpu")()
         assert torch.allclose(torch.as_tensor(result.numpy()), model(*call[0]), atol=1e-4)
@@ -68,7 +68,7 @@ def test_onnx_runtime_leaves_tensors_on_the_device() -> None:
 def test_channels_last_and_types() -> None:
     model, _, graph = small()
     here = setup("eager", channels_last=True, dtype=torch.bfloat16)
-    call = here.call(graph.inputs)
+    call = here.arguments(graph.inputs)
     assert call[0][0].is_contiguous(memory_format=torch.channels_last)
     assert RUNTIMES["eager"].prepare(model, call, here)().dtype == torch.bfloat16
     assert model.stem.weight.dtype == torch.float32
@@ -84,8 +84,8 @@ def test_a_segment_computes_what_it_computes_inside_the_network(case) -> None:
     seen = {}
     network.first[0].register_forward_hook(lambda m, args, out: seen.update(x=args[0], y=out))
     network(torch.randn(2, 3, 8, 8))
-    segment = segments_of(graph)[1]
-    part, _ = Part(model, graph, segment).built(segment.at(widths), setup("eager"))
+    layer = fused_layers_of(graph)[1]
+    part, _ = Standalone(model, graph, layer).built(layer.at(widths), setup("eager"))
     (result,) = part(seen["x"])
     assert torch.allclose(result, torch.relu(seen["y"]), atol=1e-6)
 
@@ -136,7 +136,7 @@ def test_a_batch_the_network_does_not_take() -> None:
 
     graph = gator.trace(nn.Sequential(nn.Conv2d(3, 3, 1), Fixed()), torch.zeros(2, 3, 2, 2))
     with pytest.raises(gator.GatorError, match="only takes the batch of its example"):
-        setup("eager", batch=5).call(graph.inputs)
+        setup("eager", batch=5).arguments(graph.inputs)
 
 
 @pytest.mark.parametrize(
@@ -154,9 +154,9 @@ def test_a_batch_the_network_does_not_take() -> None:
 def test_processors_have_names(cpuinfo, board, words, tmp_path, monkeypatch) -> None:
     for name, text in (("_CPUINFO", cpuinfo), ("_BOARD", board)):
         (tmp_path / name).write_text(text)
-        monkeypatch.setattr(machine, name, tmp_path / name)
-    monkeypatch.setattr(machine.platform, "system", lambda: "Linux")
-    assert machine.processor().startswith(words)
+        monkeypatch.setattr(device_name, name, tmp_path / name)
+    monkeypatch.setattr(device_name.platform, "system", lambda: "Linux")
+    assert device_name.processor().startswith(words)
 
 
 class Several(nn.Module):

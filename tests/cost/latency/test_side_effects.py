@@ -11,8 +11,8 @@ import pytest
 import torch
 from torch import nn
 
-from gator.cost.latency.eager import Compiled
-from gator.cost.latency.setup import checked_setup
+from gator.cost.latency.runtimes.pytorch import Compiled
+from gator.cost.latency.runtimes.run_setup import checked_setup
 
 SETUP = checked_setup("compile", "cpu", 1, "float32", False, None)
 glibc = pytest.mark.skipif(platform.libc_ver()[0] != "glibc", reason="only glibc has these settings")
@@ -55,7 +55,7 @@ def test_any_number_of_networks_is_compiled() -> None:
 
 PRELUDE = """
 import ctypes, resource
-from gator.cost.latency.setup import checked_setup
+from gator.cost.latency.runtimes.run_setup import checked_setup
 libc = ctypes.CDLL(None)
 libc.sbrk.restype = libc.malloc.restype = ctypes.c_void_p
 

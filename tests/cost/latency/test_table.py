@@ -11,17 +11,17 @@ import torch
 from fakes import BLOCK, small
 
 import gator
-from gator.cost.latency import cache
 from gator.cost.latency.fit import LatencyFit, fit_of
-from gator.cost.latency.grid import grid_points
-from gator.cost.latency.layer_times import LayerTimes
-from gator.cost.latency.log import LayerTime, NetworkTime, ReferenceTime
-from gator.cost.latency.needs import Needs
-from gator.cost.latency.random_widths import kept_of, random_widths
-from gator.cost.latency.segments import borders_of, segments_of
-from gator.cost.latency.steps import LayerSteps, StepPattern
-from gator.cost.latency.table import Table
+from gator.cost.latency.layer_times import LayerTimes, borders_of
+from gator.cost.latency.layers.fused_layers import fused_layers_of
+from gator.cost.latency.measuring.missing import Missing
+from gator.cost.latency.table import table_file
+from gator.cost.latency.table.latency_table import LayerTime, NetworkTime, ReferenceTime, Table
+from gator.cost.latency.table.step_patterns import LayerSteps, StepPattern
+from gator.cost.latency.table.table_file import as_json, from_json
+from gator.cost.latency.table.time_grid import grid_points
 from gator.cost.latency.table_prices import TablePrices
+from gator.cost.latency.widths import kept_of, random_widths
 
 
 def cost(**settings) -> gator.Latency:
@@ -29,7 +29,7 @@ def cost(**settings) -> gator.Latency:
 
 
 def file() -> Path:
-    (found,) = cache.cache_folder().glob("*.json")
+    (found,) = table_file.cache_folder().glob("*.json")
     return found
 
 
@@ -37,30 +37,30 @@ def patterns(monkeypatch, **groups: LayerSteps) -> None:
     """Let all tables have these step patterns, whatever was timed."""
     found = {name.replace("_", " "): steps for name, steps in groups.items()}
     monkeypatch.setattr(Table, "steps_of", lambda self, group: found.get(group, LayerSteps()))
-    monkeypatch.setattr(Needs, "series", lambda self, table: [])
+    monkeypatch.setattr(Missing, "series", lambda self: [])
 
 
 def test_layers_are_divided_with_what_follows_them() -> None:
     _, _, graph = small()
-    segments = segments_of(graph)
-    assert [s.name for s in segments] == ["stem", "first.0", "first.2", "second.0", "second.2", "head"]
-    assert segments[0].full == (0, 64)
-    assert segments[1].full == (64, 48)
-    assert segments[1].kind == segments[3].kind
-    assert segments[2].kind != segments[4].kind  # the mean belongs to the last one
-    assert segments[1].at([10, 20, 30]) == (10, 20)
-    assert "conv2d 3x3 to 8x8 + add + relu" in segments[2].title
+    layers = fused_layers_of(graph)
+    assert [s.name for s in layers] == ["stem", "first.0", "first.2", "second.0", "second.2", "head"]
+    assert layers[0].full == (0, 64)
+    assert layers[1].full == (64, 48)
+    assert layers[1].kind == layers[3].kind
+    assert layers[2].kind != layers[4].kind  # the mean belongs to the last one
+    assert layers[1].at([10, 20, 30]) == (10, 20)
+    assert "conv2d 3x3 to 8x8 + add + relu" in layers[2].title
 
 
 def test_a_kind_does_not_depend_on_widths() -> None:
-    one, other = segments_of(small()[2]), segments_of(small(40, 20)[2])
+    one, other = fused_layers_of(small()[2]), fused_layers_of(small(40, 20)[2])
     assert [s.kind for s in one] == [s.kind for s in other]
     assert [s.full for s in one] != [s.full for s in other]
 
 
 def test_what_layers_pass_to_each_other() -> None:
     _, _, graph = small()
-    borders = borders_of(graph, segments_of(graph))
+    borders = borders_of(graph, fused_layers_of(graph))
     assert [(border.producer, border.readers) for border in borders] == [
         (0, (1, 2)), (1, (2,)), (2, (3, 4)), (3, (4,)), (4, (5,)),
     ]  # fmt: skip
@@ -118,7 +118,7 @@ def test_widths_are_rounded_only_where_that_pays(fake, monkeypatch, unaligned, b
         .find_table(graph)[1]
         .plus(
             LayerTime("grid", s.kind, s.group, s.title, s.full, point, ms(point))
-            for s in segments_of(graph)
+            for s in fused_layers_of(graph)
             for point in grid_points(s.full, steps)
         )
     )
@@ -190,15 +190,15 @@ def test_sides_have_step_patterns_of_their_own(fake) -> None:
     assert [(pattern.block, pattern.alignment) for pattern in steps.sides] == [(4, 1), (BLOCK, 1)]
 
 
-def test_a_table_is_its_log(fake) -> None:
+def test_a_table_is_its_measurements(fake) -> None:
     """The file has the key and the measurements; the rest is computed again from them, with the same result."""
     model, _, graph = small()
     _, built = cost().build_table(model, graph)
     data = json.loads(file().read_text())
-    assert list(data) == ["format", "key", "log"]
-    table = cache.read(file())
+    assert list(data) == ["format", "key", "measurements"]
+    table = table_file.read(file())
     assert table == built
-    assert table.to_json() == file().read_text()
+    assert as_json(table) == file().read_text()
     assert table.steps == built.steps
     assert table.grids == built.grids
     result = fit_of(LayerTimes(graph, table), table)
@@ -208,13 +208,13 @@ def test_a_table_is_its_log(fake) -> None:
     assert result.rank_correlation > 0.99
 
 
-def test_a_longer_log_does_not_change_a_table(fake) -> None:
-    """What was computed from the shorter log stays true of it."""
+def test_more_measurements_do_not_change_a_table(fake) -> None:
+    """What was computed from fewer stays true of them."""
     model, _, graph = small()
     _, table = cost().build_table(model, graph)
-    shorter = Table(table.key, tuple(each for each in table.log if not isinstance(each, LayerTime)))
+    shorter = Table(table.key, tuple(each for each in table.measurements if not isinstance(each, LayerTime)))
     assert shorter.steps == {}
-    longer = shorter.plus(each for each in table.log if isinstance(each, LayerTime))
+    longer = shorter.plus(each for each in table.measurements if isinstance(each, LayerTime))
     assert longer.steps == table.steps
     assert shorter.steps == {}
 
@@ -253,7 +253,7 @@ def test_other_versions_have_a_table_of_their_own(fake) -> None:
 
 def test_what_a_table_was_measured_under_is_what_to_ask_for(fake, tmp_path) -> None:
     model, _, graph = small()
-    cost(batch=4).build_table(model, graph, tmp_path / "table.json")
+    cost(batch=4, table=tmp_path / "table.json").build_table(model, graph)
     words = r"another batch: 4, here it is 2\n  Build one here .*, ask for the same batch"
     with pytest.raises(gator.GatorError, match=words):
         cost(table=tmp_path / "table.json").on(model, graph)
@@ -268,16 +268,17 @@ GOOD = [
 
 @pytest.mark.parametrize("each", GOOD)
 @pytest.mark.parametrize("wrong", ["missing", None, "text", [], {}, -1.0])
-def test_damaged_logs_are_refused(fake, tmp_path, each, wrong) -> None:
+def test_damaged_measurements_are_refused(fake, tmp_path, each, wrong) -> None:
     """Times must be numbers above zero."""
     model, _, graph = small()
     table = cost().find_table(graph)[1].plus([each])
-    assert Table.from_json(table.to_json(), "here") == table
-    data = json.loads(table.to_json())
+    text = as_json(table)
+    assert from_json(text, "here") == table
+    data = json.loads(text)
     if wrong == "missing":
-        del data["log"][0]["ms"]
+        del data["measurements"][0]["ms"]
     else:
-        data["log"][0]["ms"] = wrong
+        data["measurements"][0]["ms"] = wrong
     (tmp_path / "bad.json").write_text(json.dumps(data))
     with pytest.raises(gator.FileError, match="is not a latency table"):
         cost(table=tmp_path / "bad.json").on(model, graph)
@@ -287,8 +288,8 @@ def test_damaged_logs_are_refused(fake, tmp_path, each, wrong) -> None:
     ("text", "words"),
     [
         ('{"format": 1}', "build it again"),
-        ('{\n "format": 5,\n "key": {}\n}', "build it again"),
-        ('{"format": 6}', "is not a latency table"),
+        ('{\n "format": 6,\n "key": {}\n}', "build it again"),
+        ('{"format": 7}', "is not a latency table"),
         ('{"format": "six"}', "is not a latency table"),
         ("[]", "is not a latency table"),
         ('{"format": 99}', "upgrade gator"),

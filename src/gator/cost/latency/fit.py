@@ -7,19 +7,18 @@ layers saves, and a constant. Few networks are enough because the factors are dr
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 
-from gator.cost.latency.extras import required_for_tables
-from gator.cost.latency.layer_times import LEAST_SHARE, LayerTimes, Parts
-from gator.cost.latency.table import Table
+from gator.cost.latency.layer_times import LEAST_SHARE, LayerTimes, NetworkParts
+from gator.cost.latency.table.latency_table import NetworkTime, Table
 from gator.cost.prices import Floats
 from gator.errors import GatorError
 
 _PULL = 0.2  # of factors towards the common one: 5 % (noise of a network's time) to 25 % (usual distance of a factor)
-_ALONE = range(5)  # times the fastest layer: what every layer alone takes too long; the networks decide
+_ALONE = range(5)  # times the fastest layer, candidates for `alone_ms`: the one with the smallest error on the networks is used
 
 
 @dataclass(frozen=True)
@@ -31,7 +30,7 @@ class LatencyFit:
     rest_ms: float
     alone_ms: float  # what a layer takes longer alone than inside a network: a call of the runtime, changes of layout
 
-    def total(self, parts: Parts) -> float:
+    def total(self, parts: NetworkParts) -> float:
         """Milliseconds of a network with these parts."""
         layers = sum(self.factors.get(group, 1.0) * ms for group, ms in parts.layers.items())
         return self.rest_ms + max(layers - self.border_ms * parts.borders, LEAST_SHARE * layers)
@@ -65,24 +64,30 @@ def fit_of(layers: LayerTimes, table: Table) -> FitResult:
     if not any(each.held_out for each in networks):
         raise GatorError("the latency table has no whole networks cut from this one; build it on its device first")
     unpruned_ms = float(np.mean([each.unpruned_ms for each in networks]))
-    sums: dict[tuple[bool, tuple[int, ...]], Floats] = {}  # of both times, over all passes
+    fit_on = _times((each for each in networks if not each.held_out), unpruned_ms)
+    test_on = _times((each for each in networks if each.held_out), unpruned_ms)
+    known = [(layers.full_widths, unpruned_ms), *fit_on.items()]
+    fits = []
+    for alone_ms in (times * layers.fastest_ms for times in _ALONE):
+        fits.append(solve([layers.parts(widths, alone_ms) for widths, _ in known], [ms for _, ms in known], alone_ms))
+    fit, _ = min(fits, key=lambda found: found[1])
+    predicted, measured = [fit.total(layers.parts(widths, fit.alone_ms)) for widths in test_on], list(test_on.values())
+    errors = mape(predicted, measured), rank_correlation(predicted, measured)
+    return FitResult(fit, networks[0].title, unpruned_ms, len(fit_on), len(test_on), *errors)
+
+
+def _times(networks: Iterable[NetworkTime], unpruned_ms: float) -> dict[tuple[int, ...], float]:
+    """Milliseconds by widths, from all passes, at the speed at which the unpruned network takes `unpruned_ms`."""
+    sums: dict[tuple[int, ...], Floats] = {}
     for each in networks:
-        sums[each.held_out, each.widths] = sums.get((each.held_out, each.widths), 0.0) + np.array([each.ms, each.unpruned_ms])
-    times = {key: unpruned_ms * float(ms / beside) for key, (ms, beside) in sums.items()}
-    fitted_on = [(widths, ms) for (held_out, widths), ms in times.items() if not held_out]
-    tested_on = [(widths, ms) for (held_out, widths), ms in times.items() if held_out]
-    known = [(layers.full_widths, unpruned_ms), *fitted_on]
-    measured, candidates = [ms for _, ms in known], [factor * layers.fastest_ms for factor in _ALONE]
-    fits = [solve([layers.parts(w, alone) for w, _ in known], measured, alone) for alone in candidates]
-    fit = min(fits, key=lambda found: found[1])[0]
-    predicted, actual = [fit.total(layers.parts(w, fit.alone_ms)) for w, _ in tested_on], [ms for _, ms in tested_on]
-    result = mape(predicted, actual), rank_correlation(predicted, actual)
-    return FitResult(fit, networks[0].title, unpruned_ms, len(fitted_on), len(tested_on), *result)
+        sums[each.widths] = sums.get(each.widths, 0.0) + np.array([each.ms, each.unpruned_ms])
+    return {widths: unpruned_ms * float(ms / beside) for widths, (ms, beside) in sums.items()}
 
 
-def solve(parts: Sequence[Parts], measured: Sequence[float], alone_ms: float = 0.0) -> tuple[LatencyFit, float]:
+def solve(parts: Sequence[NetworkParts], measured: Sequence[float], alone_ms: float = 0.0) -> tuple[LatencyFit, float]:
     """The fit to networks with these parts and times, and its mean squared relative error."""
-    nnls = required_for_tables("scipy.optimize").nnls
+    from scipy.optimize import nnls
+
     groups = sorted({group for part in parts for group in part.layers})
     relative = 1 / np.asarray(measured)[:, None]  # errors count as shares of a network's time
     layers = relative * np.array([[part.layers.get(group, 0.0) for group in groups] for part in parts])
@@ -106,4 +111,6 @@ def rank_correlation(predicted: Sequence[float], measured: Sequence[float]) -> f
     """Spearman's rank correlation; nan if all predictions or all measurements are the same."""
     if min(len(set(predicted)), len(set(measured))) < 2:
         return float("nan")
-    return float(required_for_tables("scipy.stats").spearmanr(predicted, measured).statistic)
+    from scipy.stats import spearmanr
+
+    return float(spearmanr(predicted, measured).statistic)

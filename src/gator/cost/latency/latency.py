@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import get_args
@@ -10,26 +11,26 @@ import numpy as np
 import torch
 from torch import nn
 
-from gator.cost.latency.build import Builder, Progress, log_progress
-from gator.cost.latency.cache import check_key, default_path, key_here, locked, read
-from gator.cost.latency.extras import required_for_tables
+from gator.cost.axis_sizes import full_widths
 from gator.cost.latency.fit import LatencyFit, fit_of
 from gator.cost.latency.layer_times import LayerTimes
 from gator.cost.latency.measured_prices import MeasuredPrices
-from gator.cost.latency.needs import Needs
+from gator.cost.latency.measuring.builder import Builder, Progress, log_progress
+from gator.cost.latency.measuring.missing import Missing
+from gator.cost.latency.network_timer import Baseline, NetworkTimer
 from gator.cost.latency.probe_prices import ProbePrices, probe
-from gator.cost.latency.runtime import runtime_of
-from gator.cost.latency.setup import DtypeName, LatencyMethod, RuntimeName, Setup, checked_setup
-from gator.cost.latency.size import full_widths
-from gator.cost.latency.stopwatch import Baseline, Stopwatch
-from gator.cost.latency.table import Table
+from gator.cost.latency.runtimes.by_name import runtime_of
+from gator.cost.latency.runtimes.run_setup import DtypeName, LatencyMethod, RuntimeName, Setup, checked_setup
+from gator.cost.latency.table.latency_table import Table
+from gator.cost.latency.table.table_file import check_key, default_path, key_here, locked, read
 from gator.cost.latency.table_prices import TablePrices
+from gator.cost.latency.widths import cut_to
 from gator.cost.prices import Cost, PlainData
 from gator.errors import GatorError
+from gator.extras import optional_import
 from gator.graph.hypergraph import Hypergraph
 from gator.graph.trace import retraced
 from gator.rank_zero import on_rank_zero
-from gator.surgery.cut import cut
 
 _NEEDED_BY_TABLES = ("scipy", "filelock", "platformdirs")
 
@@ -48,7 +49,7 @@ class Latency(Cost):
         dtype: of weights and inputs.
         device: "cpu", "cuda" or "mps".
         rounds: how often each network is run when it is timed, at least.
-        table: a file to use instead of the one in the cache folder.
+        table: a file to use instead of the one in the cache folder; it is made if it does not exist.
         other_device: use `table` although it was measured on another device; nothing is measured here.
 
     Raises:
@@ -86,7 +87,7 @@ class Latency(Cost):
             runtime_of(setup)
         if self.method == "table":
             for package in _NEEDED_BY_TABLES:
-                required_for_tables(package)
+                optional_import(package, extra="latency", purpose="a latency table")
         object.__setattr__(self, "setup", setup)
 
     # Prices: one constructor for each way to get them.
@@ -144,9 +145,8 @@ class Latency(Cost):
     def _baseline(self, model: nn.Module, graph: Hypergraph, ms: float | None = None) -> Baseline:
         if self.method == "table":
             on_rank_zero(lambda: self.find_table(graph))  # refuse a table of another device before anything is measured
-        # In the form of the networks it is compared with: an fx graph over the same layers.
-        network = cut(model, graph, {}, keep_class=False, verify=False)
-        return Stopwatch(self._setup_on(graph), graph.inputs, self.rounds).baseline(network, ms)
+        timer = NetworkTimer(self._setup_on(graph), graph.inputs, self.rounds)
+        return Baseline.of(cut_to(model, graph, full_widths(graph)), timer, ms)
 
     def _check_state(self, state: PlainData, graph: Hypergraph) -> None:
         """Saved prices can only be continued under the settings they were made with."""
@@ -165,34 +165,29 @@ class Latency(Cost):
 
     # The table of this machine.
 
-    def find_table(self, graph: Hypergraph, path: Path | None = None) -> tuple[Path, Table]:
-        """The path of the table for a network, and the table, which may be empty.
+    def find_table(self, graph: Hypergraph) -> tuple[Path, Table]:
+        """The path of the table for a network, and the table, which is empty if there is no such file yet.
 
         Raises GatorError if the file is of another device, and FileError if it is not a table.
         """
         here = key_here(self._setup_on(graph))
-        path = path or (Path(self.table) if self.table else default_path(here))
-        table = read(path) if path.exists() or path == Path(self.table) else Table(here)
+        path = Path(self.table) if self.table else default_path(here)
+        table = read(path) if path.exists() else Table(here)
         check_key(table.key, here, str(path))
         return path, table
 
     def build_table(
-        self,
-        model: nn.Module,
-        graph: Hypergraph,
-        path: Path | None = None,
-        progress: Progress = log_progress,
-        *,
-        layers_only: bool = False,
+        self, model: nn.Module, graph: Hypergraph, progress: Progress = log_progress, *, layers_only: bool = False
     ) -> tuple[Path, Table]:
         """The path of the table for a network, and the table with all measurements that the network needs.
 
         What is missing is measured, with `layers_only` without whole networks. Only one process at a time does that; others
         wait for it.
         """
-        path, table = self.find_table(graph, path)
-        if not Needs(graph).met_by(table, layers_only=layers_only):
+        path, table = self.find_table(graph)
+        if Missing(graph, table).anything(layers_only=layers_only):
             with locked(path):
-                path, table = self.find_table(graph, path)  # another process may have added to it
+                logging.getLogger("gator").info("latency table: building %s", path)
+                path, table = self.find_table(graph)  # another process may have added to it
                 table = Builder(model, graph, table, path, progress).build(layers_only=layers_only)
         return path, table

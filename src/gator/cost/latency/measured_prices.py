@@ -8,12 +8,13 @@ from typing import Any
 import numpy as np
 from torch import nn
 
+from gator.cost.axis_sizes import full_widths
+from gator.cost.latency.network_timer import Baseline
 from gator.cost.latency.probe_prices import ProbePrices
-from gator.cost.latency.stopwatch import Baseline
 from gator.cost.latency.table_prices import TablePrices
+from gator.cost.latency.widths import cut_to
 from gator.cost.prices import Floats, PlainData, Prices, Widths
 from gator.graph.hypergraph import Hypergraph
-from gator.surgery.cut import cut
 
 _NEARLY_FULL = 0.9  # of the channels: from there on predictions approach the measured time of the unpruned network
 
@@ -58,18 +59,14 @@ class MeasuredPrices(Prices):
         return replace(self, factor=factor) if factor > 0 else self
 
     def state(self) -> PlainData:
-        baseline = {"setup": asdict(self.baseline.stopwatch.setup), "ms": self.baseline.ms, "factor": self.factor}
+        baseline = {"setup": asdict(self.baseline.timer.setup), "ms": self.baseline.ms, "factor": self.factor}
         return {**self.predicted.state(), "baseline": baseline}
 
     def state_for_cut(self, model: nn.Module, graph: Hypergraph) -> PlainData:
         """How the layers add up, and the time of the cut network. Its factor and what a probe says of it are found anew."""
-        network = cut(model, graph, {}, keep_class=False, verify=False)
         state = self.state()
-        return {
-            **state,
-            "probed": None,
-            "baseline": {**state["baseline"], "ms": self.baseline.measure(network), "factor": None},
-        }
+        ms = self.baseline.measure(cut_to(model, graph, full_widths(graph)))
+        return {**state, "probed": None, "baseline": {**state["baseline"], "ms": ms, "factor": None}}
 
     def __deepcopy__(self, memo: dict[int, Any]) -> MeasuredPrices:
         return self

@@ -6,18 +6,15 @@ unpruned network costs what it was measured to take (eq. 3).
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 import numpy as np
 from torch import nn
 
-from gator.cost.latency.stopwatch import Baseline
+from gator.cost.axis_sizes import full_widths
+from gator.cost.latency.network_timer import TOGETHER, Baseline
+from gator.cost.latency.widths import cut_to
 from gator.cost.prices import Floats, PlainData, Prices, Widths
 from gator.errors import GatorError
 from gator.graph.hypergraph import Hypergraph
-from gator.surgery.cut import cut
-
-_TOGETHER = 6  # networks that are interleaved; each is held in memory
 
 
 class ProbePrices(Prices):
@@ -43,25 +40,13 @@ class ProbePrices(Prices):
 
 def probe(model: nn.Module, graph: Hypergraph, baseline: Baseline) -> Floats:
     """Milliseconds per channel of every edge; zero where removing half of the channels saves nothing that can be measured."""
-    prices = np.zeros(len(graph.edges))
-    for start in range(0, len(graph.edges), _TOGETHER):
-        edges = range(len(graph.edges))[start : start + _TOGETHER]
-        for index, saved in zip(edges, _saved(model, graph, baseline, edges), strict=True):
-            prices[index] = max(saved, 0.0) / _half(graph.edges[index].width)
-    return prices
-
-
-def _half(width: int) -> int:
-    return max(width // 2, 1)
-
-
-def _saved(model: nn.Module, graph: Hypergraph, baseline: Baseline, edges: Sequence[int]) -> list[float]:
-    """Milliseconds that the network is faster with half of one edge's channels, for each of these edges."""
-    watch = baseline.stopwatch
-    runs = [baseline.run]
-    for index in edges:
-        edge = graph.edges[index]
-        kept = {edge.name: range(max(edge.width - _half(edge.width), 1))}
-        runs.append(watch.prepare(cut(model, graph, kept, keep_class=False, verify=False)))
-    own, *others = watch.times(runs)
-    return [baseline.ms * (1 - other.mean_ms / own.mean_ms) for other in others]
+    full, prices = full_widths(graph), []
+    for start in range(0, len(full), TOGETHER):
+        edges = range(len(full))[start : start + TOGETHER]
+        removed = [max(full[edge] // 2, 1) for edge in edges]
+        narrow = [[w - count * (i == edge) for i, w in enumerate(full)] for edge, count in zip(edges, removed, strict=True)]
+        runs = [baseline.run, *(baseline.timer.prepare(cut_to(model, graph, widths)) for widths in narrow)]
+        own, *others = baseline.timer.times(runs)
+        saved = [baseline.ms * (1 - other.mean_ms / own.mean_ms) for other in others]
+        prices += [max(ms, 0.0) / count for ms, count in zip(saved, removed, strict=True)]
+    return np.array(prices)

@@ -9,7 +9,7 @@ import numpy as np
 
 from gator.cost.latency.fit import LatencyFit
 from gator.cost.latency.layer_times import LayerTimes
-from gator.cost.latency.random_widths import random_widths
+from gator.cost.latency.widths import random_widths
 from gator.cost.prices import Floats, PlainData, Prices, Widths
 
 _REACH = 1 / 8  # of a width, and at least a block: how far to either side the slope per channel is taken
@@ -35,15 +35,17 @@ class TablePrices(Prices):
         live = self._layers.live(w)
         result = np.zeros(len(w))
         for index in sorted(live):
-            segment, grid, steps = self._layers.segments[index], self._layers.grids[index], self._layers.steps[index]
-            factor = self.fit.factors.get(segment.group, 1.0)
-            reach = np.maximum(steps.block, _REACH * w)
-            for edge in segment.edges:
+            layer, grid = self._layers.layers[index], self._layers.grids[index]
+            factor = self.fit.factors.get(layer.group, 1.0)
+            reach = np.maximum(grid.steps.block, _REACH * w)
+            for edge in layer.edges:
                 below, above = w.copy(), w.copy()
                 below[edge], above[edge] = max(w[edge] - reach[edge], 0.0), min(w[edge] + reach[edge], full[edge])
                 if above[edge] > below[edge]:
-                    change = grid.smooth(segment.exact(above), steps) - grid.smooth(segment.exact(below), steps)
-                    result[edge] += factor * change / (above[edge] - below[edge])
+                    wider, narrower = (
+                        grid.smooth(layer.read.exact(widths), layer.written.exact(widths)) for widths in (above, below)
+                    )
+                    result[edge] += factor * (wider - narrower) / (above[edge] - below[edge])
         for border, readers in self._layers.borders(live):
             for edge, slope in border.slopes(w).items():
                 result[edge] -= self.fit.border_ms / 1e6 * (1 + len(readers)) * slope
@@ -57,7 +59,7 @@ class TablePrices(Prices):
         """
         full = np.array(self._layers.full_widths)
         prices = {1: _PAYS}  # of channels that fill blocks up, relative to the average price of a channel
-        for block in sorted({steps.block for steps in self._layers.steps} - {1}):
+        for block in sorted({grid.steps.block for grid in self._layers.grids} - {1}):
             extra = average = 0.0
             for widths in random_widths(self._layers.graph, _SAMPLES, seed=3):
                 filled = np.minimum(-(-widths // block) * block, full)

@@ -6,18 +6,15 @@ import hashlib
 from collections.abc import Sequence
 from typing import Any
 
-from gator.cost.latency.size import Size, Sizes
+from gator.cost.axis_sizes import AxisSize, AxisSizes
 from gator.graph.analysis import ProgramLabels
 from gator.graph.program import BatchInt, Call, Program, Ref
 from gator.surgery.sizes import size_arguments
 
 
-def kind_of(calls: Sequence[Call], labelled: ProgramLabels, sizes: Sizes, read: Size | None, written: Size | None) -> str:
+def kind_of(calls: Sequence[Call], labelled: ProgramLabels, sizes: AxisSizes, read: AxisSize, written: AxisSize) -> str:
     """A hash of the calls with their arguments, dtypes and shapes, in which names stand for the sizes that pruning changes."""
-    names: dict[Size, str] = {}
-    for size, name in ((read, "in"), (written, "out")):
-        if size is not None:
-            names.setdefault(size, name)
+    names = {size: name for size, name in ((read, "in"), (written, "out")) if size.parts}
 
     def tensor(value: int) -> str:
         found = labelled.program.values[value]

@@ -7,7 +7,7 @@ import json
 import statistics
 import tempfile
 import warnings
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -15,10 +15,9 @@ import torch
 from numpy.typing import NDArray
 from torch import nn
 
-from gator.cost.latency.eager import placed
-from gator.cost.latency.extras import required
-from gator.cost.latency.setup import Call, Setup
+from gator.cost.latency.runtimes.run_setup import Arguments, Run, Setup
 from gator.errors import GatorError
+from gator.extras import optional_import
 from gator.private_torch import pytree
 
 _PROVIDERS = {"cpu": "CPUExecutionProvider", "cuda": "CUDAExecutionProvider"}
@@ -44,16 +43,16 @@ class OnnxRuntime:
     def versions(self) -> dict[str, str]:
         return {"onnxruntime": str(_needed("onnxruntime").__version__)}
 
-    def prepare(self, network: nn.Module, call: Call, setup: Setup) -> Callable[[], Any]:
-        session, feed = self._session(network, call, setup, profile="")
+    def prepare(self, network: nn.Module, arguments: Arguments, setup: Setup) -> Run:
+        session, feed = self._session(network, arguments, setup, profile="")
         if setup.device == "cpu":
             return lambda: session.run(None, feed)
         return bound(session, feed, setup.device)
 
-    def layers(self, network: nn.Module, call: Call, setup: Setup, rounds: int) -> list[tuple[str, float]]:
+    def layers(self, network: nn.Module, arguments: Arguments, setup: Setup, rounds: int) -> list[tuple[str, float]]:
         """The kernels that are left after fusion, each by the name of its last node."""
         with tempfile.TemporaryDirectory() as folder:
-            session, feed = self._session(network, call, setup, profile=str(Path(folder) / "profile"))
+            session, feed = self._session(network, arguments, setup, profile=str(Path(folder) / "profile"))
             for _ in range(rounds + 1):
                 session.run(None, feed)
             events = json.loads(Path(session.end_profiling()).read_text())
@@ -64,7 +63,7 @@ class OnnxRuntime:
                 spent.setdefault(name, []).append(event["dur"] / 1e3)
         return [(name, statistics.median(times)) for name, times in spent.items()]
 
-    def _session(self, network: nn.Module, call: Call, setup: Setup, profile: str) -> tuple[Any, dict[str, Any]]:
+    def _session(self, network: nn.Module, arguments: Arguments, setup: Setup, profile: str) -> tuple[Any, dict[str, Any]]:
         runtime = _needed("onnxruntime")
         options = runtime.SessionOptions()
         options.intra_op_num_threads = setup.threads
@@ -73,14 +72,14 @@ class OnnxRuntime:
         options.log_severity_level = 3
         if profile:
             options.enable_profiling, options.profile_file_prefix = True, profile
-        written, given = export_onnx(placed(network, setup), call)
+        written, given = export_onnx(setup.placed_network(network), arguments)
         session = runtime.InferenceSession(written, options, providers=[_PROVIDERS[setup.device]])
         if session.get_providers()[0] != _PROVIDERS[setup.device]:
             raise GatorError(f'device="{setup.device}": onnxruntime cannot load {_PROVIDERS[setup.device]} here; see its log')
         return session, {each.name: given[each.name] for each in session.get_inputs()}
 
 
-def bound(session: Any, feed: Mapping[str, NDArray[Any]], device: str) -> Callable[[], Any]:
+def bound(session: Any, feed: Mapping[str, NDArray[Any]], device: str) -> Run:
     """A run whose inputs and outputs stay on the device, as those of layers inside a network do."""
     binding = session.io_binding()
     for name, array in feed.items():
@@ -97,12 +96,12 @@ def bound(session: Any, feed: Mapping[str, NDArray[Any]], device: str) -> Callab
 
 
 class _Flat(nn.Module):
-    """A network as a function of the tensors of a call, in order; other arguments are constants."""
+    """A network as a function of the tensors among its arguments, in order; the others are constants."""
 
-    def __init__(self, network: nn.Module, call: Call) -> None:
+    def __init__(self, network: nn.Module, arguments: Arguments) -> None:
         super().__init__()
         self.network = network
-        self.leaves, self.structure = pytree.tree_flatten(call)
+        self.leaves, self.structure = pytree.tree_flatten(arguments)
 
     @property
     def tensors(self) -> list[torch.Tensor]:
@@ -115,7 +114,7 @@ class _Flat(nn.Module):
         return self.network(*args, **kwargs)
 
 
-def export_onnx(network: nn.Module, call: Call) -> tuple[bytes, dict[str, NDArray[Any]]]:
+def export_onnx(network: nn.Module, arguments: Arguments) -> tuple[bytes, dict[str, NDArray[Any]]]:
     """The network as ONNX with fixed sizes, and its inputs by name; inputs that it does not read may be missing in the file.
 
     The TorchScript exporter takes a tenth of the time, which matters for hundreds of layers; what it cannot export, the
@@ -123,7 +122,7 @@ def export_onnx(network: nn.Module, call: Call) -> tuple[bytes, dict[str, NDArra
     """
     with warnings.catch_warnings(), torch.inference_mode(False), torch.no_grad():
         warnings.simplefilter("ignore")
-        copied = pytree.tree_map(lambda x: x.clone() if isinstance(x, torch.Tensor) else x, call)
+        copied = pytree.tree_map(lambda x: x.clone() if isinstance(x, torch.Tensor) else x, arguments)
         flat = _Flat(network, copied).eval()
         inputs = tuple(flat.tensors)
         names = [f"x{index}" for index in range(len(inputs))]
@@ -148,4 +147,4 @@ def _by_dynamo(flat: nn.Module, inputs: tuple[torch.Tensor, ...], names: list[st
 
 
 def _needed(package: str) -> Any:
-    return required(package, "onnx", 'runtime="onnxruntime"')
+    return optional_import(package, extra="onnx", purpose='runtime="onnxruntime"')

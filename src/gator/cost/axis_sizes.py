@@ -1,4 +1,4 @@
-"""The lengths of a network's axes as functions of its living widths."""
+"""The sizes of axes as linear functions of the living widths: exact counts and latency tables are made of them."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ from gator.graph.program import BatchInt
 
 
 @dataclass(frozen=True)
-class Size:
-    """The length of an axis as a linear function of the widths of edges."""
+class AxisSize:
+    """The size of one axis: `fixed`, and for every edge on it the positions that its living channels take."""
 
     fixed: int  # positions that belong to no edge
     parts: tuple[tuple[int, int, int], ...] = ()  # edge, positions on this axis and width of the edge, both when unpruned
@@ -39,8 +39,8 @@ def full_widths(graph: Hypergraph) -> tuple[int, ...]:
     return tuple(edge.width for edge in graph.edges)
 
 
-class Sizes:
-    """The sizes of all values of a network in eval mode."""
+class AxisSizes:
+    """The sizes of the axes of one network; those of values are of the network in eval mode."""
 
     def __init__(self, graph: Hypergraph) -> None:
         self._graph = graph
@@ -48,8 +48,8 @@ class Sizes:
         for root, (edge, _) in graph.edge_of.items():
             self._edge_at[root] = edge
 
-    def of_axis(self, axis: Axis) -> Size | None:
-        """The length of an axis; None if pruning never changes it."""
+    def of_axis(self, axis: Axis) -> AxisSize | None:
+        """The size of an axis; None if pruning never changes it."""
         if axis is None:
             return None
         edges = self._edge_at[self._graph.roots[axis]]
@@ -57,13 +57,13 @@ class Sizes:
         if not len(found):
             return None
         parts = tuple((int(e), int(n), self._graph.edges[e].width) for e, n in zip(found, counts, strict=True))
-        return Size(int((edges < 0).sum()), parts)
+        return AxisSize(int((edges < 0).sum()), parts)
 
-    def of_axes(self, value: int) -> list[Size | None]:
+    def of_axes(self, value: int) -> list[AxisSize | None]:
         return [self.of_axis(axis) for axis in self._graph.eval.axes[value]]
 
-    def of_one_example(self, value: int) -> tuple[Size, ...]:
-        """The lengths of all axes of a value, for a batch of one."""
+    def of_one_example(self, value: int) -> tuple[AxisSize, ...]:
+        """The sizes of all axes of a value, for a batch of one."""
         shape = self._graph.eval.program.values[value].shape
         plain = (length.slope if isinstance(length, BatchInt) else int(length) for length in shape)
-        return tuple(size or Size(length) for size, length in zip(self.of_axes(value), plain, strict=True))
+        return tuple(size or AxisSize(length) for size, length in zip(self.of_axes(value), plain, strict=True))

@@ -7,17 +7,17 @@ import time
 
 import pytest
 
-from gator.cost.latency import quiet
+from gator.cost import timing
 
 
 def measured(monkeypatch, *others: float) -> tuple[int, int]:
     """Which measurement counts, and how many were made, if other processes used so many seconds of a processor in each."""
     readings = itertools.chain.from_iterable((0.0, seconds) for seconds in others)
-    monkeypatch.setattr(quiet, "_busy_seconds", lambda: next(readings))
+    monkeypatch.setattr(timing, "_busy_seconds", lambda: next(readings))
     monkeypatch.setattr(time, "process_time", lambda: 0.0)
     monkeypatch.setattr(time, "perf_counter", itertools.count().__next__)  # every measurement takes a second
     made = itertools.count(1)
-    found = quiet.undisturbed(lambda: next(made), tries=3)
+    found = timing.undisturbed(lambda: next(made), tries=3)
     return found, next(made) - 1
 
 
@@ -33,6 +33,6 @@ def test_otherwise_the_least_disturbed_one_counts(monkeypatch) -> None:
 @pytest.mark.parametrize("text", ["", "cpu one two", "cpu 1 2 3"])
 def test_where_the_activity_is_unknown_the_first_one_counts(monkeypatch, tmp_path, text) -> None:
     (tmp_path / "stat").write_text(text)
-    monkeypatch.setattr(quiet, "_STAT", tmp_path / "stat")
+    monkeypatch.setattr(timing, "_STAT", tmp_path / "stat")
     made = itertools.count(1)
-    assert quiet.undisturbed(lambda: next(made)) == 1
+    assert timing.undisturbed(lambda: next(made)) == 1

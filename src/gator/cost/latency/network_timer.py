@@ -6,25 +6,23 @@ at the speed the machine had when the baseline was first measured.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Any
 
 from torch import nn
 
-from gator.cost.latency.quiet import undisturbed
-from gator.cost.latency.runtime import runtime_of
-from gator.cost.latency.setup import Setup
-from gator.cost.timing import Timing, rounds_worth, timed
+from gator.cost.latency.runtimes.by_name import runtime_of
+from gator.cost.latency.runtimes.run_setup import Run, Setup
+from gator.cost.timing import Timing, rounds_worth, timed, undisturbed
 from gator.graph.inputs import Inputs, TensorSpec
 from gator.rank_zero import on_rank_zero
 
+TOGETHER = 3  # networks that are interleaved with the unpruned one: beside 30 others PyTorch took up to 60 % longer
 _ACCURATE_MS, _ACCURATE_ROUNDS = 10_000.0, 200  # of timing at most on a finished network: it decides whether a budget is met
-Run = Callable[[], Any]
 
 
 @dataclass(frozen=True)
-class Stopwatch:
+class NetworkTimer:
     """Times networks on these inputs under this setup."""
 
     setup: Setup
@@ -44,7 +42,7 @@ class Stopwatch:
     def prepare(self, network: nn.Module) -> Run:
         """A function that runs the network once."""
         with self.setup.on():
-            return runtime_of(self.setup).prepare(network, self.setup.call(self.inputs), self.setup)
+            return runtime_of(self.setup).prepare(network, self.setup.arguments(self.inputs), self.setup)
 
     def times(self, runs: Sequence[Run], rounds: int | None = None) -> tuple[Timing, ...]:
         """Times of prepared networks, interleaved."""
@@ -57,21 +55,22 @@ class Stopwatch:
             rounds = rounds_worth(runs, _ACCURATE_MS, least=self.rounds, most=_ACCURATE_ROUNDS)
         return undisturbed(lambda: self.times(runs, rounds))
 
-    def baseline(self, network: nn.Module, ms: float | None = None) -> Baseline:
-        """This network to compare others with; `ms` is its time if it was measured before."""
-        run = self.prepare(network)
-        return Baseline(self, run, on_rank_zero(lambda: self.accurate_times([run]))[0].mean_ms if ms is None else ms)
-
 
 @dataclass(frozen=True)
 class Baseline:
-    """The network that others are compared with."""
+    """The unpruned network, which others are compared with, and its time when it was first measured."""
 
-    stopwatch: Stopwatch
+    timer: NetworkTimer
     run: Run
     ms: float
 
+    @staticmethod
+    def of(network: nn.Module, timer: NetworkTimer, ms: float | None) -> Baseline:
+        """With `ms` if the network was measured before, else it is measured now."""
+        run = timer.prepare(network)
+        return Baseline(timer, run, on_rank_zero(lambda: timer.accurate_times([run]))[0].mean_ms if ms is None else ms)
+
     def measure(self, network: nn.Module) -> float:
         """Milliseconds of another network, at the speed the machine had when the baseline took `ms`."""
-        own, other = on_rank_zero(lambda: self.stopwatch.accurate_times([self.run, self.stopwatch.prepare(network)]))
+        own, other = on_rank_zero(lambda: self.timer.accurate_times([self.run, self.timer.prepare(network)]))
         return other.mean_ms * self.ms / own.mean_ms

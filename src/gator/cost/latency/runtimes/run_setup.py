@@ -5,14 +5,16 @@ They are checked before anything is measured, and the process is as before when 
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import copy
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, Literal, get_args
 
 import torch
+from torch import nn
 
-from gator.cost.latency.heap import heap_kept
+from gator.cost.latency.runtimes.allocator import heap_kept
 from gator.errors import GatorError
 from gator.graph.inputs import Inputs
 from gator.private_torch import pytree
@@ -22,7 +24,8 @@ LatencyMethod = Literal["table", "probe"]
 DtypeName = Literal["float32", "float16", "bfloat16", "float64"]
 DTYPES: dict[str, torch.dtype] = {name: getattr(torch, name) for name in get_args(DtypeName)}
 DEVICES = ("cpu", "cuda", "mps")
-Call = tuple[tuple[Any, ...], dict[str, Any]]  # args and kwargs of one forward
+Arguments = tuple[tuple[Any, ...], dict[str, Any]]  # args and kwargs of one forward
+Run = Callable[[], Any]  # runs a network once and waits for the result
 
 
 @dataclass(frozen=True)
@@ -40,16 +43,22 @@ class Setup:
     def torch_dtype(self) -> torch.dtype:
         return DTYPES[self.dtype]
 
-    def call(self, inputs: Inputs) -> Call:
+    def arguments(self, inputs: Inputs) -> Arguments:
         """Random inputs of the right batch and dtype, on the device."""
         if self.batch is not None and inputs.batch is None:
             raise GatorError(f"batch={self.batch}, but this network only takes the batch of its example inputs")
         return self.placed(inputs.random(batch=self.batch))
 
-    def placed(self, call: Call) -> Call:
+    def placed(self, arguments: Arguments) -> Arguments:
         """These inputs on the device, in the dtype and memory layout of the setup."""
-        found: Call = pytree.tree_map(self._placed, call)
+        found: Arguments = pytree.tree_map(self._placed, arguments)
         return found
+
+    def placed_network(self, network: nn.Module) -> nn.Module:
+        """A copy of the network in eval mode, on the device, in the dtype and memory layout of the setup."""
+        copied = copy.deepcopy(network).eval().to(self.device, self.torch_dtype)
+        layout = torch.channels_last if self.channels_last else torch.contiguous_format
+        return copied.to(memory_format=layout)  # type: ignore[no-any-return, call-overload]
 
     def _placed(self, leaf: Any) -> Any:
         if not isinstance(leaf, torch.Tensor):

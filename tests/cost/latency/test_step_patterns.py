@@ -5,8 +5,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from gator.cost.latency.grid import TimeGrid, grid_points
-from gator.cost.latency.steps import LayerSteps, StepPattern, pattern_of, series_widths
+from gator.cost.latency.table.step_patterns import LayerSteps, StepPattern, pattern_of, series_widths
+from gator.cost.latency.table.time_grid import TimeGrid, grid_points
 
 
 @pytest.mark.parametrize(("block", "alignment"), [(1, 1), (4, 1), (8, 1), (8, 4), (8, 8), (16, 1), (32, 4)])
@@ -50,8 +50,8 @@ def test_noise_does_not_put_one_block_before_another() -> None:
     assert list(pattern.period_costs) == sorted(set(pattern.period_costs))
     steps = LayerSteps(StepPattern(), pattern)
     for full in (16, 24, 32, 64):
-        grid = TimeGrid("k", "title", (0, full), {p: float(p[1]) for p in grid_points((0, full), steps)})
-        assert all(0 < grid.at((0, width), steps) <= full + 1e-9 for width in range(1, full + 1))
+        grid = TimeGrid("title", (0, full), steps, {p: float(p[1]) for p in grid_points((0, full), steps)})
+        assert all(0 < grid.at((0, width)) <= full + 1e-9 for width in range(1, full + 1))
 
 
 def test_a_series_shorter_than_a_period_says_nothing_of_it() -> None:

@@ -12,13 +12,11 @@ from functools import cached_property
 import torch
 from torch import nn
 
-from gator.cost.latency.quiet import undisturbed
-from gator.cost.latency.runtime import runtime_of
-from gator.cost.latency.setup import Setup
-from gator.cost.latency.stopwatch import Run
-from gator.cost.timing import timed
+from gator.cost.latency.runtimes.by_name import runtime_of
+from gator.cost.latency.runtimes.run_setup import Run, Setup
+from gator.cost.timing import rounds_worth, timed, undisturbed
 
-SPENT_MS = 100.0  # of timing on the reference workload in every session, and on every layer
+_SPENT_MS = 100.0  # of timing on the reference workload in every session, and on every layer
 _ROUNDS = 50  # of its first measurement: all later times are multiples of it
 _CHANNELS, _PIXELS = 64, 28  # so that it takes about a millisecond
 _BATCH = 4  # examples at most: large enough that it waits for memory as layers do, small enough to be fast
@@ -31,13 +29,14 @@ class ReferenceWorkload:
         self._setup = setup
 
     def first_ms(self) -> float:
-        """Its time, for the log of a new table."""
+        """Its time, for a new table."""
         with self._setup.on():
             return undisturbed(lambda: timed([self._run], rounds=_ROUNDS))[0].mean_ms
 
-    def times(self, runs: Sequence[Run], rounds: int, reference_ms: float) -> list[float]:
+    def times(self, runs: Sequence[Run], reference_ms: float) -> list[float]:
         """Milliseconds of these runs at the speed at which the reference workload takes `reference_ms`."""
-        repeats = max(round(SPENT_MS / (rounds * reference_ms)), 1)  # it must be as precise as what is compared with it
+        rounds = rounds_worth(runs, _SPENT_MS)
+        repeats = max(round(_SPENT_MS / (rounds * reference_ms)), 1)  # it must be as precise as what is compared with it
 
         def reference() -> None:
             for _ in range(repeats):
@@ -55,5 +54,5 @@ class ReferenceWorkload:
             last = nn.Conv2d(wide, wide, 3, padding=1, groups=wide), nn.ReLU(), nn.Conv2d(wide, narrow, 1)
         inputs = torch.ones(min(self._setup.batch or 1, _BATCH), narrow, _PIXELS, _PIXELS)
         with self._setup.on():
-            call = self._setup.placed(((inputs,), {}))
-            return runtime_of(self._setup).prepare(nn.Sequential(*first, *last), call, self._setup)
+            arguments = self._setup.placed(((inputs,), {}))
+            return runtime_of(self._setup).prepare(nn.Sequential(*first, *last), arguments, self._setup)

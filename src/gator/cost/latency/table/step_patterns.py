@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from gator.cost.latency.log import Point
+from gator.cost.latency.layers.fused_layers import Point
 
 _PERIOD = 32  # channels after which patterns repeat on all devices seen so far; a series is one period long
 _UP_TO = 64  # channels at which a series ends: with more, one block is too small a share of the time to stand out of the noise
@@ -21,7 +21,7 @@ _UP_TO = 64  # channels at which a series ends: with more, one block is too smal
 _CANDIDATES = [(block, alignment) for block in (1, 4, 8, 16, 32) for alignment in (1, 2, 4, 8, 16) if alignment <= block]
 _NOISE = 0.003  # relative error of a time; what fits better than that fits by chance
 _VISIBLE = 0.1  # a period must take more than this share of the time, or its blocks cannot be told apart
-_LEAST_COST = 0.1  # of a block, in average blocks: more channels never take less time
+_LEAST_COST = 0.1  # of a block, in average blocks: more blocks never cost the same or less, so that times can be interpolated
 Series = Mapping[int, float]  # milliseconds of one layer by its width on one side, at full width on the other
 
 
@@ -35,9 +35,8 @@ class StepPattern:
 
     block: int = 1
     alignment: int = 1
-    period_costs: tuple[
-        float, ...
-    ] = ()  # what the first 1, 2, ... blocks of a period cost, in average blocks; () for 1, 2, ...
+    # What the first 1, 2, ... blocks of a period cost, in average blocks; () for 1, 2, ...
+    period_costs: tuple[float, ...] = ()
 
     def aligned(self, width: int) -> bool:
         return width % self.alignment == 0

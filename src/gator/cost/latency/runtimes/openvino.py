@@ -4,16 +4,14 @@ from __future__ import annotations
 
 import statistics
 import warnings
-from collections.abc import Callable
 from typing import Any
 
 from torch import nn
 
-from gator.cost.latency.eager import placed
-from gator.cost.latency.extras import required
-from gator.cost.latency.onnx_runtime import export_onnx
-from gator.cost.latency.setup import Call, Setup
+from gator.cost.latency.runtimes.onnx_runtime import export_onnx
+from gator.cost.latency.runtimes.run_setup import Arguments, Run, Setup
 from gator.errors import GatorError
+from gator.extras import optional_import
 
 
 class OpenVino:
@@ -27,12 +25,12 @@ class OpenVino:
     def versions(self) -> dict[str, str]:
         return {"openvino": str(_needed().__version__)}
 
-    def prepare(self, network: nn.Module, call: Call, setup: Setup) -> Callable[[], Any]:
-        request, feed = self._request(network, call, setup, profile=False)
+    def prepare(self, network: nn.Module, arguments: Arguments, setup: Setup) -> Run:
+        request, feed = self._request(network, arguments, setup, profile=False)
         return lambda: request.infer(feed, share_inputs=True)
 
-    def layers(self, network: nn.Module, call: Call, setup: Setup, rounds: int) -> list[tuple[str, float]]:
-        request, feed = self._request(network, call, setup, profile=True)
+    def layers(self, network: nn.Module, arguments: Arguments, setup: Setup, rounds: int) -> list[tuple[str, float]]:
+        request, feed = self._request(network, arguments, setup, profile=True)
         spent: dict[str, list[float]] = {}
         for _ in range(rounds + 1):
             request.infer(feed, share_inputs=True)
@@ -41,12 +39,12 @@ class OpenVino:
                     spent.setdefault(f"{node.node_name} ({node.exec_type})", []).append(1e3 * node.real_time.total_seconds())
         return [(name, statistics.median(times)) for name, times in spent.items()]
 
-    def _request(self, network: nn.Module, call: Call, setup: Setup, profile: bool) -> tuple[Any, dict[str, Any]]:
+    def _request(self, network: nn.Module, arguments: Arguments, setup: Setup, profile: bool) -> tuple[Any, dict[str, Any]]:
         openvino = _needed()
         core = openvino.Core()
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
-            written, given = export_onnx(placed(network, setup), call)
+            written, given = export_onnx(setup.placed_network(network), arguments)
             model = core.read_model(model=written)
         settings = {
             "INFERENCE_NUM_THREADS": setup.threads,
@@ -59,4 +57,4 @@ class OpenVino:
 
 
 def _needed() -> Any:
-    return required("openvino", "openvino", 'runtime="openvino"')
+    return optional_import("openvino", extra="openvino", purpose='runtime="openvino"')

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 import statistics
 import time
 from collections.abc import Callable
@@ -12,7 +11,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from gator.cost.latency.setup import Call, Setup
+from gator.cost.latency.runtimes.run_setup import Arguments, Run, Setup
 
 
 class Eager:
@@ -24,12 +23,12 @@ class Eager:
     def versions(self) -> dict[str, str]:
         return {"torch": torch.__version__}
 
-    def prepare(self, network: nn.Module, call: Call, setup: Setup) -> Callable[[], Any]:
-        return _runner(placed(network, setup), call, setup)
+    def prepare(self, network: nn.Module, arguments: Arguments, setup: Setup) -> Run:
+        return _runner(setup.placed_network(network), arguments, setup)
 
-    def layers(self, network: nn.Module, call: Call, setup: Setup, rounds: int) -> list[tuple[str, float]]:
+    def layers(self, network: nn.Module, arguments: Arguments, setup: Setup, rounds: int) -> list[tuple[str, float]]:
         """Layers without child modules; what runs between them comes last."""
-        network = placed(network, setup)
+        network = setup.placed_network(network)
         spent: dict[str, list[float]] = {}
         started: list[float] = []
         names = {module: name for name, module in network.named_modules() if not any(True for _ in module.children())}
@@ -45,7 +44,7 @@ class Eager:
         for module in names:
             module.register_forward_pre_hook(before)
             module.register_forward_hook(after)
-        run, totals = _runner(network, call, setup), []
+        run, totals = _runner(network, arguments, setup), []
         run()
         spent.clear()
         for _ in range(rounds):
@@ -63,13 +62,13 @@ class Compiled(Eager):
 
     backend: str | Callable[..., Any] = "inductor"
 
-    def prepare(self, network: nn.Module, call: Call, setup: Setup) -> Callable[[], Any]:
-        compiled = torch.compile(_with_own_code(placed(network, setup)), dynamic=False, backend=self.backend)
-        run = _runner(compiled, call, setup)
+    def prepare(self, network: nn.Module, arguments: Arguments, setup: Setup) -> Run:
+        compiled = torch.compile(_with_own_code(setup.placed_network(network)), dynamic=False, backend=self.backend)
+        run = _runner(compiled, arguments, setup)
         run()
         return run
 
-    def layers(self, network: nn.Module, call: Call, setup: Setup, rounds: int) -> list[tuple[str, float]]:  # noqa: ARG002
+    def layers(self, network: nn.Module, arguments: Arguments, setup: Setup, rounds: int) -> list[tuple[str, float]]:  # noqa: ARG002
         return []
 
 
@@ -87,15 +86,8 @@ def _with_own_code(network: nn.Module) -> Callable[..., Any]:
     return forward
 
 
-def placed(network: nn.Module, setup: Setup) -> nn.Module:
-    """A copy of the network in eval mode, on the device, in the dtype and memory layout of the setup."""
-    copied = copy.deepcopy(network).eval().to(setup.device, setup.torch_dtype)
-    layout = torch.channels_last if setup.channels_last else torch.contiguous_format
-    return copied.to(memory_format=layout)  # type: ignore[no-any-return, call-overload]
-
-
-def _runner(network: Any, call: Call, setup: Setup) -> Callable[[], Any]:
-    args, kwargs = call
+def _runner(network: Any, arguments: Arguments, setup: Setup) -> Run:
+    args, kwargs = arguments
     if setup.device == "cpu":
         return lambda: network(*args, **kwargs)
 

@@ -5,15 +5,14 @@ A runtime whose packages are missing names the extra to install before anything 
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Any, Protocol
+from typing import Protocol
 
 from torch import nn
 
-from gator.cost.latency.eager import Compiled, Eager
-from gator.cost.latency.onnx_runtime import OnnxRuntime
-from gator.cost.latency.openvino import OpenVino
-from gator.cost.latency.setup import Call, Setup
+from gator.cost.latency.runtimes.onnx_runtime import OnnxRuntime
+from gator.cost.latency.runtimes.openvino import OpenVino
+from gator.cost.latency.runtimes.pytorch import Compiled, Eager
+from gator.cost.latency.runtimes.run_setup import Arguments, Run, Setup
 from gator.errors import GatorError
 from gator.suggest import did_you_mean
 
@@ -29,11 +28,11 @@ class Runtime(Protocol):
         """The versions of the packages that run the network."""
         ...
 
-    def prepare(self, network: nn.Module, call: Call, setup: Setup) -> Callable[[], Any]:
+    def prepare(self, network: nn.Module, arguments: Arguments, setup: Setup) -> Run:
         """A function without arguments that runs the network once in eval mode and waits for the result."""
         ...
 
-    def layers(self, network: nn.Module, call: Call, setup: Setup, rounds: int) -> list[tuple[str, float]]:
+    def layers(self, network: nn.Module, arguments: Arguments, setup: Setup, rounds: int) -> list[tuple[str, float]]:
         """Milliseconds of every layer or kernel, in the order they run; empty if this runtime does not report them."""
         ...
 

@@ -1,4 +1,4 @@
-"""One segment of a network as a network of its own, at other widths: what is timed for a table.
+"""One fused layer of a network as a network of its own, at other widths: what is timed for a table.
 
 It is cut by the same code as a whole network, so it is what it would be inside the cut network.
 """
@@ -13,11 +13,10 @@ from typing import Any
 import torch
 from torch import fx, nn
 
-from gator.cost.latency.log import Point
-from gator.cost.latency.random_widths import evenly_spaced
-from gator.cost.latency.segments import Segment
-from gator.cost.latency.setup import Call, Setup
-from gator.cost.latency.size import Size
+from gator.cost.axis_sizes import AxisSize
+from gator.cost.latency.layers.fused_layers import FusedLayer, Point, touched_values
+from gator.cost.latency.runtimes.run_setup import Arguments, Setup
+from gator.cost.latency.widths import evenly_spaced
 from gator.graph.analysis import ProgramLabels
 from gator.graph.bake import baked
 from gator.graph.call_names import call_names
@@ -31,43 +30,42 @@ from gator.surgery.plan import Plan
 from gator.surgery.slice import canonical_names, sliced_copy
 
 
-class Part:
-    """A segment of a model that can be built at any widths."""
+class Standalone:
+    """Builds one fused layer of a model as a network, at any widths."""
 
-    def __init__(self, model: nn.Module, graph: Hypergraph, segment: Segment) -> None:
-        self.model, self.graph, self.segment = baked(model), graph, segment
+    def __init__(self, model: nn.Module, graph: Hypergraph, layer: FusedLayer) -> None:
+        self.model, self.graph, self.layer = baked(model), graph, layer
 
-    def built(self, point: Point, setup: Setup) -> tuple[nn.Module, Call]:
+    def built(self, point: Point, setup: Setup) -> tuple[nn.Module, Arguments]:
         """A network that reads and writes the channels of `point`, and inputs for it."""
-        graph, layers = self._alone
-        segment = self.segment
-        # Other edges of the segment, such as that of a residual sum, keep the same share as the channels written.
-        share = point[1] / segment.written.full if segment.written else 1.0
-        counts = {index: round(graph.edges[index].width * share) for index in segment.edges}
-        counts.update(_edge_widths(segment.written, point[1]))
-        counts.update(_edge_widths(segment.read, point[0]))
+        graph, modules = self._alone
+        layer = self.layer
+        # Other edges of the layer, such as that of a residual sum, keep the same share as the channels written.
+        share = point[1] / layer.full[1] if layer.full[1] else 1.0
+        counts = {index: round(graph.edges[index].width * share) for index in layer.edges}
+        counts.update(_edge_widths(layer.written, point[1]))
+        counts.update(_edge_widths(layer.read, point[0]))
         kept = {graph.edges[index].name: evenly_spaced(graph.edges[index].width, n) for index, n in counts.items()}
         plan = Plan(graph, kept)
         batch = setup.batch or graph.inputs.batch or 0
-        emitter = _PartEmitter(plan, sliced_copy(layers, plan), self._leaves, self.graph.eval.program, batch)
+        emitter = _StandaloneEmitter(plan, sliced_copy(modules, plan), self._leaves, self.graph.eval.program, batch)
         written = emitter.emit()
         return fx.GraphModule(dict(emitter.objects), written), setup.placed((self._inputs(plan, batch), {}))
 
     @cached_property
     def _alone(self) -> tuple[Hypergraph, nn.Module]:
-        """A graph with this segment as its only program, and a module with nothing but its layers."""
-        graph, segment, labelled = self.graph, self.segment, self.graph.eval
+        """A graph with this layer as its only program, and a module with nothing but its modules and tensors."""
+        graph, layer, labelled = self.graph, self.layer, self.graph.eval
         program = labelled.program
-        calls = tuple(program.calls[index] for index in segment.calls)
-        values = {value for call in calls for _, value in call.tensors()} | set(segment.inputs)
-        values |= {value for call in calls for value in call.outputs if value is not None}
-        leaves: list[Any] = [Ref(value) for value in segment.outputs]
+        calls = tuple(program.calls[index] for index in layer.calls)
+        values = touched_values(calls) | set(layer.inputs)
+        leaves: list[Any] = [Ref(value) for value in layer.outputs]
         own = Program(
             training=False,
             batch=program.batch,
-            values=tuple(replace(v, name=f"x{v.id}") if v.id in segment.inputs else v for v in program.values),
+            values=tuple(replace(v, name=f"x{v.id}") if v.id in layer.inputs else v for v in program.values),
             calls=calls,
-            inputs=segment.inputs,
+            inputs=layer.inputs,
             outputs=(leaves, pytree.tree_structure(tuple(leaves))),
             constants=program.constants,
             folded=program.folded,
@@ -80,7 +78,7 @@ class Part:
             train=part,
             eval=part,
             attributes={name: axes for name, axes in graph.attributes.items() if name in names},
-            edge_of={root: at for root, at in graph.edge_of.items() if at[0] in segment.edges},
+            edge_of={root: at for root, at in graph.edge_of.items() if at[0] in layer.edges},
         )
         return alone, _only(self.model, names | {call.module for call in calls})
 
@@ -91,7 +89,7 @@ class Part:
     def _inputs(self, plan: Plan, batch: int) -> tuple[torch.Tensor, ...]:
         generator = torch.Generator().manual_seed(0)
         tensors = []
-        for value in self.segment.inputs:
+        for value in self.layer.inputs:
             shape = [length_at(size, batch) for size in plan.shape("eval", value)]
             dtype = plan.graph.eval.program.values[value].dtype
             floating = dtype.is_floating_point
@@ -106,7 +104,7 @@ def length_at(size: int, batch: int) -> int:
     return size.slope * batch + size.offset if isinstance(size, BatchInt) else int(size)
 
 
-class _PartEmitter(CutEmitter):
+class _StandaloneEmitter(CutEmitter):
     """Writes sizes as plain numbers, because the batch is known. Leaf layers and call names are those of the network."""
 
     def __init__(self, plan: Plan, sliced: nn.Module, leaves: Mapping[str, Leaf], network: Program, batch: int) -> None:
@@ -121,11 +119,9 @@ class _PartEmitter(CutEmitter):
         return length_at(size, self.batch)
 
 
-def _edge_widths(size: Size | None, wanted: int) -> dict[int, int]:
+def _edge_widths(size: AxisSize, wanted: int) -> dict[int, int]:
     """Widths of the edges on an axis, so that the axis has `wanted` positions as nearly as possible."""
     counts: dict[int, int] = {}
-    if size is None:
-        return counts
     left, room = max(wanted - size.fixed, 0), size.full - size.fixed
     for edge, positions, width in size.parts:
         count = round(left * positions / room) if room else 0

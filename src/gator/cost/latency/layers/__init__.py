@@ -1,0 +1,1 @@
+"""A network divided into layers that can be timed alone."""

@@ -1,0 +1,1 @@
+"""What a latency table lacks for a network, and how it is measured."""

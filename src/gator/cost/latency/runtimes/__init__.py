@@ -1,0 +1,1 @@
+"""How a network is run: PyTorch, ONNX Runtime or OpenVINO, under one setup."""

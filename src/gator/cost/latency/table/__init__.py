@@ -1,0 +1,1 @@
+"""What a latency table contains, and what is computed from it."""
