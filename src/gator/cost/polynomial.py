@@ -16,7 +16,7 @@ from gator.cost.prices import Floats, Prices, Widths
 from gator.graph.hypergraph import Hypergraph
 from gator.graph.labels import Axis
 from gator.graph.program import MODES, Mode
-from gator.surgery.liveness import Fate, decide
+from gator.surgery.liveness import Liveness, liveness_of
 from gator.surgery.plan import Plan
 
 
@@ -67,8 +67,8 @@ class Polynomial(Prices):
         return self._present[empty]
 
     def _needed(self, empty: tuple[int, ...]) -> Floats:
-        fates = fates_of(self.graph, [self.graph.edges[index].name for index in empty])
-        live = {(mode, call) for mode, fate in fates.items() for call in fate.live}
+        by_mode = liveness_by_mode(self.graph, [self.graph.edges[index].name for index in empty])
+        live = {(mode, call) for mode, liveness in by_mode.items() for call in liveness.live}
         return np.array([not calls or any(call in live for call in calls) for calls in self._calls], dtype=np.float64)
 
     def total(self, widths: Widths) -> float:
@@ -87,7 +87,7 @@ class Polynomial(Prices):
         return result
 
 
-def fates_of(graph: Hypergraph, emptied: Iterable[str]) -> dict[Mode, Fate]:
+def liveness_by_mode(graph: Hypergraph, emptied: Iterable[str]) -> dict[Mode, Liveness]:
     """What becomes of every call, by mode, when these edges keep nothing."""
     plan = Plan(graph, {name: [] for name in emptied})
-    return {mode: decide(plan, mode) for mode in MODES}
+    return {mode: liveness_of(plan, mode) for mode in MODES}

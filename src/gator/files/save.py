@@ -41,7 +41,7 @@ def save(model: nn.Module, path: str | os.PathLike[str]) -> None:
     >>> small = gator.load("small.safetensors", Network())
     """
     tensors, content = packed(model)
-    write_whole(Path(path), tensors, {_KEY: json.dumps(content), "format": "pt"})
+    write_tensors(Path(path), tensors, {_KEY: json.dumps(content), "format": "pt"})
 
 
 def packed(model: nn.Module) -> tuple[dict[str, torch.Tensor], dict[str, Any]]:
@@ -65,7 +65,7 @@ def packed(model: nn.Module) -> tuple[dict[str, torch.Tensor], dict[str, Any]]:
     return tensors, {"format": FORMAT, "class": type(model).__name__, "tied": tied, "plan": data}
 
 
-def write_whole(target: Path, tensors: dict[str, torch.Tensor], metadata: dict[str, str]) -> None:
+def write_tensors(target: Path, tensors: dict[str, torch.Tensor], metadata: dict[str, str]) -> None:
     """Write one safetensors file, completely or not at all."""
     try:
         write_atomically(target, lambda temporary: save_file(tensors, temporary, metadata=metadata))

@@ -50,7 +50,7 @@ class GatedEmitter(MaskedEmitter):
         sites = self._sites.get(call.index, [])
         if call.index in self._absorbed:
             return args["self"]
-        if not sites or (call.packet is aten.batch_norm and call.value_at("input") in self.fate.folded):
+        if not sites or (call.packet is aten.batch_norm and call.value_at("input") in self.liveness.folded):
             return super().write(call, leaf, args)
         sums = [site for site in sites if site.kind == "sum"]
         if self._is_gated_conv(call):
@@ -66,7 +66,7 @@ class GatedEmitter(MaskedEmitter):
         statistics = [site for site in sites if site.kind != "sum" and site.kind not in _EXTREMES]
         if statistics:
             dead = [self.graph.call_function(_dead, (self._spread(site), args[site.argument[0]])) for site in statistics]
-            return self.over_the_living(call, args, dead)
+            return self.statistics_without_removed(call, args, dead)
         return super().write(call, leaf, args)
 
     def _is_gated_conv(self, call: Call) -> bool:

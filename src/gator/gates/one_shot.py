@@ -26,7 +26,7 @@ from gator.gates.project import Alive, Scores, disconnecting_edge, project
 from gator.gates.trade import traded
 from gator.graph.hypergraph import Edge, Hypergraph, SavedGraph
 from gator.graph.trace import named_tensors, retraced
-from gator.surgery.cut import cut
+from gator.surgery.cut import cut_for_measurement
 
 aten = torch.ops.aten
 _NORMS = (aten.batch_norm, aten.instance_norm, aten.layer_norm, aten.rms_norm, aten.group_norm)
@@ -134,7 +134,7 @@ def one_shot(
 
 
 def _measurable(model: nn.Module, graph: Hypergraph, kept: Masks) -> nn.Module:
-    return cut(model, graph, kept, keep_class=False, verify=False)
+    return cut_for_measurement(model, graph, kept)
 
 
 def _ratios(model: nn.Module, graph: Hypergraph, given: float | Mapping[str, float]) -> Scores:

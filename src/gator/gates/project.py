@@ -19,7 +19,7 @@ from gator.errors import BudgetError, KeptError
 from gator.gates.limits import Limits
 from gator.graph.hypergraph import Hypergraph
 from gator.graph.program import MODES
-from gator.surgery.liveness import check_connected, decide
+from gator.surgery.liveness import check_connected, liveness_of
 from gator.surgery.plan import Plan
 
 Alive = NDArray[np.bool_]  # one entry per channel, edges one after the other
@@ -144,7 +144,7 @@ def is_connected(graph: Hypergraph, emptied: Sequence[int]) -> bool:
     plan = Plan(graph, {graph.edges[index].name: [] for index in emptied})
     try:
         for mode in MODES:
-            check_connected(plan, mode, decide(plan, mode))
+            check_connected(plan, mode, liveness_of(plan, mode))
     except KeptError:
         return False
     return True

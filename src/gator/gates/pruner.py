@@ -35,7 +35,7 @@ from gator.gates.update import loss_scale, mean_gradient_, scale_term, update_
 from gator.gates.view import live_view, summary_table
 from gator.graph.hypergraph import Hypergraph, SavedGraph
 from gator.graph.trace import retraced, trace
-from gator.surgery.cut import cut
+from gator.surgery.cut import cut, cut_for_measurement
 from gator.surgery.inplace import cut_
 
 
@@ -308,13 +308,14 @@ class Pruner:
         alive, _ = self.budget.projected(self.gates.living(), self._scores())
         return self._cut(self.graph.masks_of(alive), keep_class=keep_class)
 
-    def _cut(self, kept: Mapping[str, Any], *, keep_class: bool | None, verify: bool = True) -> nn.Module:
+    def _cut(self, kept: Mapping[str, Any], *, keep_class: bool | None) -> nn.Module:
         with gates_off(self._forward):
-            return cut(self.model, self.graph, kept, keep_class=keep_class, verify=verify)
+            return cut(self.model, self.graph, kept, keep_class=keep_class)
 
     def _measurable(self, kept: Mapping[str, Any]) -> nn.Module:
         """The smaller network in the form that networks are measured in."""
-        return self._cut(kept, keep_class=False, verify=False)
+        with gates_off(self._forward):
+            return cut_for_measurement(self.model, self.graph, kept)
 
     def shrink_(self, optimizer: Optimizer | None = None) -> None:
         """Remove closed channels from the network, the gates and the optimizer's state; training goes on.

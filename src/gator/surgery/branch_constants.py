@@ -31,7 +31,7 @@ SUMS = (aten.add, aten.add_, aten.sub, aten.sub_)
 CATS = (aten.cat, aten.concat, aten.concatenate)
 
 
-class Folder:
+class ConstantFolder:
     """Evaluates constant values on the sliced model and creates one parameter for each distinct result.
 
     With `given`, the removed branches of a plan, exactly those constants are created, under the names they have there. New
@@ -76,7 +76,7 @@ class Folder:
         term = Omitted(emitter.mode, emitter.call_names[call.index], argument)
         value = call.value_at(argument)
         omitted = is_zero(emitter, value) if self._given is None else self._is_given(term)
-        if not omitted or value not in emitter.fate.folded:
+        if not omitted or value not in emitter.liveness.folded:
             return False
         self.omitted.setdefault(term)
         return True
@@ -94,10 +94,10 @@ class Folder:
         if found is not None:
             return found
         call = _maker(emitter, value)
-        refs = {name: v for (name, _), v in call.tensors() if v not in emitter.fate.empty}
+        refs = {name: v for (name, _), v in call.tensors() if v not in emitter.liveness.empty}
         if call.packet in CATS and len(list(call.tensors())) > len(refs) == 1:
             return self._listed(emitter, *refs.values())
-        if call.packet in SUMS and len(refs) == 2 and emitter.fate.folded.issuperset(refs.values()):
+        if call.packet in SUMS and len(refs) == 2 and emitter.liveness.folded.issuperset(refs.values()):
             pairs: tuple[tuple[Term, Term], ...] = (("self", "other"), ("other", "self"))
             for rest, term in pairs:
                 beside = self._listed(emitter, refs[term])
@@ -132,7 +132,7 @@ class Folder:
 
     def _evaluate(self, emitter: Emitter, call: Call) -> None:
         with torch.no_grad():
-            if call.index in emitter.fate.emptied_sum:
+            if call.index in emitter.liveness.emptied_sum:
                 results: Any = self._bias(emitter, call)
             else:
                 results = self._run(emitter, call)
@@ -143,7 +143,7 @@ class Folder:
                 self._values[emitter.mode, value] = result
 
     def _run(self, emitter: Emitter, call: Call) -> Any:
-        empty = emitter.fate.empty
+        empty = emitter.liveness.empty
         present = {
             name: [x for x in arg if not (isinstance(x, Ref) and x.id in empty)] if isinstance(arg, list) else arg
             for name, arg in call.args.items()
@@ -213,12 +213,12 @@ _KEEP_ZERO = (
 
 def is_zero(emitter: Emitter, value: int) -> bool:
     """Whether a value is zero for any weights: a sum over an empty axis without a bias, or computed from it by `_KEEP_ZERO`."""
-    if value not in emitter.fate.folded or emitter.program.values[value].origin != "call":
+    if value not in emitter.liveness.folded or emitter.program.values[value].origin != "call":
         return False
     call = _maker(emitter, value)
-    if call.index in emitter.fate.emptied_sum:
+    if call.index in emitter.liveness.emptied_sum:
         return not isinstance(call.args.get("bias"), Ref) and call.packet not in (aten.addmm, aten.baddbmm)
-    refs = [v for _, v in call.tensors() if v not in emitter.fate.empty]
+    refs = [v for _, v in call.tensors() if v not in emitter.liveness.empty]
     if call.packet in (aten.mul, aten.mul_):
         return any(is_zero(emitter, v) for v in refs)
     if call.packet in (*SUMS, *CATS):
@@ -260,12 +260,12 @@ def _only_broadcast(emitter: Emitter, value: int) -> bool:
     """Whether every call that uses the value is element-wise and has another argument of the full shape."""
     for call in emitter.program.calls:
         values = [v for _, v in call.tensors()]
-        if call.index not in emitter.fate.live or value not in values:
+        if call.index not in emitter.liveness.live or value not in values:
             continue
         if torch.Tag.pointwise not in call.op.tags:
             return False
         assert call.outputs[0] is not None
         full = emitter.shape(call.outputs[0])
-        if not any(v not in emitter.fate.folded and emitter.shape(v) == full for v in values):
+        if not any(v not in emitter.liveness.folded and emitter.shape(v) == full for v in values):
             return False
     return all(not (isinstance(leaf, Ref) and leaf.id == value) for leaf in emitter.program.outputs[0])

@@ -65,7 +65,7 @@ def _same(cutting: Cutting, one: Call, other: Call, found: Program) -> bool:
         if value is not None and result is not None and cutting.after(value) != found.values[result].shape:
             return False
     sizes = size_arguments(one.packet)
-    checked_elsewhere = (*sizes.told_by_shapes, *sizes.positions)
+    checked_elsewhere = (*sizes.implied_by_shapes, *sizes.positions)
     for name in one.args.keys() | other.args.keys():
         if name not in checked_elsewhere and not _equal(one.args.get(name), other.args.get(name)):
             return False

@@ -15,7 +15,7 @@ from gator.graph.global_state import collector_paused
 from gator.graph.hypergraph import SavedGraph
 from gator.graph.program import MODES
 from gator.graph.trace import named_tensors, retraced, sizes_free, small_inputs
-from gator.surgery.branch_constants import Folder
+from gator.surgery.branch_constants import ConstantFolder
 from gator.surgery.compare_calls import class_differs
 from gator.surgery.compare_outputs import agree
 from gator.surgery.cut_network import CutNetwork, build_network
@@ -149,7 +149,7 @@ def as_network(
     With `given`, the removed branches of a plan, exactly those constants are made.
     """
     reserved = [constant.name for step in steps_of(model) for constant in step.removed_branches.constants]
-    folder = Folder(given, (*reserved, *named_tensors(sliced)))
+    folder = ConstantFolder(given, (*reserved, *named_tensors(sliced)))
     canonical = canonical_names(sliced)
     emitters = {mode: CutEmitter(plan, mode, sliced, canonical, folder) for mode in MODES}
     graphs = {mode: emitter.emit() for mode, emitter in emitters.items()}

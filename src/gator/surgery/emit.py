@@ -22,7 +22,7 @@ from gator.graph.labels import Axis
 from gator.graph.program import BatchInt, Call, Mode, Program, Ref, map_refs
 from gator.private_torch import BatchNorm, InstanceNorm, OpOverload, children_of, pytree, schema_of
 from gator.surgery.layers import Leaf, leaves_of
-from gator.surgery.liveness import Fate, check_connected, decide
+from gator.surgery.liveness import Liveness, check_connected, liveness_of
 from gator.surgery.plan import Mask, Plan
 from gator.surgery.sizes import Cutting
 from gator.surgery.writer import Writer
@@ -40,7 +40,7 @@ class Emitter(Writer):
         self.model = model
         self.labelled = plan.graph.of(mode)
         self.program: Program = self.labelled.program
-        self.fate: Fate = decide(plan, mode)
+        self.liveness: Liveness = liveness_of(plan, mode)
         self._leaves = leaves_of(model, self.program, canonical)
         self._reserved = canonical.keys()
         self.graph = fx.Graph()
@@ -50,7 +50,7 @@ class Emitter(Writer):
         self._batch: fx.Node | None = None
         self._sizes: dict[tuple[int, int], fx.Node] = {}
         self.maker = {value: call for call in self.program.calls for value in call.outputs if value is not None}
-        check_connected(plan, mode, self.fate)
+        check_connected(plan, mode, self.liveness)
 
     @cached_property
     def call_names(self) -> dict[int, str]:

@@ -10,7 +10,7 @@ from torch import fx, nn
 
 from gator.graph.program import Call, Mode, Ref
 from gator.private_torch import overload_name_of, schema_of
-from gator.surgery.branch_constants import SUMS, Folder
+from gator.surgery.branch_constants import SUMS, ConstantFolder
 from gator.surgery.cut_plan import Term
 from gator.surgery.emit import Emitter
 from gator.surgery.layers import Leaf
@@ -24,15 +24,15 @@ aten = torch.ops.aten
 class CutEmitter(Emitter):
     """Refers to the layers and parameters of a sliced model."""
 
-    def __init__(self, plan: Plan, mode: Mode, model: nn.Module, canonical: Mapping[str, str], folder: Folder) -> None:
+    def __init__(self, plan: Plan, mode: Mode, model: nn.Module, canonical: Mapping[str, str], folder: ConstantFolder) -> None:
         super().__init__(plan, mode, model, canonical)
         self._folder = folder
 
     def wanted(self, call: Call) -> bool:
-        return call.index in self.fate.live
+        return call.index in self.liveness.live
 
     def gone(self, value: int) -> bool:
-        return value in self.fate.empty
+        return value in self.liveness.empty
 
     def shape(self, value: int) -> tuple[int, ...]:
         return self.plan.shape(self.mode, value)
@@ -55,13 +55,13 @@ class CutEmitter(Emitter):
             node.meta["origin"] = self.call_names[call.index]
 
     def node(self, value: int) -> fx.Node:
-        if value in self.fate.folded and value not in self._nodes:
+        if value in self.liveness.folded and value not in self._nodes:
             self._nodes[value] = self._constant_node(value)
         return super().node(value)
 
     def write(self, call: Call, leaf: Leaf | None, args: dict[str, Any]) -> Any:
         if leaf is None:
-            if call.mutates is not None and call.mutates in self.fate.folded:
+            if call.mutates is not None and call.mutates in self.liveness.folded:
                 return self._out_of_place(call, args)
             return rewritten(self, call, args)
         return self.plain(call, leaf, args)
@@ -75,7 +75,7 @@ class CutEmitter(Emitter):
             pairs.append(("other", "self"))
         for name, term in pairs:
             rest, result = call.value_at(name), call.outputs[0] or 0
-            same_shape = self.shape(rest) == self.shape(result) and rest not in self.fate.folded
+            same_shape = self.shape(rest) == self.shape(result) and rest not in self.liveness.folded
             if same_shape and self._folder.omits(self, call, term):
                 node = self.node(rest)
                 storages = {self.program.values[v].storage for v in (rest, call.value_at(term), result)}

@@ -48,12 +48,12 @@ class MaskedEmitter(Emitter):
     def write(self, call: Call, leaf: Leaf | None, args: dict[str, Any]) -> Any:
         found = [(read, self._removed(call, read)) for read in self.labelled.reads.get(call.index, ())]
         reads = [(read, removed) for read, removed in found if removed is not None]
-        if call.packet is aten.batch_norm and call.value_at("input") in self.fate.folded:
+        if call.packet is aten.batch_norm and call.value_at("input") in self.liveness.folded:
             # Its input is constant, so there are no batch statistics.
             return self.call_op(call.op, {**args, "training": False})
         if call.packet in DROPOUTS:
             (name, _), value = next(call.tensors())
-            if value in self.fate.folded:
+            if value in self.liveness.folded:
                 return args[name]  # a constant is not dropped
         for read, removed in reads:
             name, position = read.argument
@@ -69,7 +69,7 @@ class MaskedEmitter(Emitter):
                 leaf = None
         masks = [removed for read, removed in reads if read.kind not in FILL]
         if masks:
-            return self.over_the_living(call, args, masks)
+            return self.statistics_without_removed(call, args, masks)
         return self.plain(call, leaf, args)
 
     def _removed(self, call: Call, read: Any) -> fx.Node | None:
@@ -93,7 +93,7 @@ class MaskedEmitter(Emitter):
             return self.graph.call_function(aten.reshape.default, (node, [-1, *tail]))
         return self.index_tensor((~alive).reshape(-1, *tail), key)
 
-    def over_the_living(self, call: Call, args: dict[str, Any], removed_axes: list[fx.Node]) -> Any:
+    def statistics_without_removed(self, call: Call, args: dict[str, Any], removed_axes: list[fx.Node]) -> Any:
         """A statistic over the positions that are not removed along any axis."""
         removed = removed_axes[0]
         for other in removed_axes[1:]:

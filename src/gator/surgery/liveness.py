@@ -28,7 +28,7 @@ DROPOUTS = (aten.dropout, aten.dropout_, aten.feature_dropout, aten.feature_drop
 
 
 @dataclass(frozen=True)
-class Fate:
+class Liveness:
     """What becomes of the values and calls of one program under a plan."""
 
     empty: frozenset[int]  # values with an empty axis
@@ -37,7 +37,7 @@ class Fate:
     live: frozenset[int]  # calls whose result is needed
 
 
-def decide(plan: Plan, mode: Mode) -> Fate:
+def liveness_of(plan: Plan, mode: Mode) -> Liveness:
     """What becomes of the values of the program of one mode."""
     labelled = plan.graph.of(mode)
     program = labelled.program
@@ -60,7 +60,7 @@ def decide(plan: Plan, mode: Mode) -> Fate:
         if random or any(v in after and v not in empty for v in args) or any(v in before & written_views for v in outputs):
             after.update(outputs)
     folded = frozenset(before - after - empty)
-    return Fate(empty, folded, frozenset(emptied_sum), needed(program, gone=empty | folded))
+    return Liveness(empty, folded, frozenset(emptied_sum), needed(program, gone=empty | folded))
 
 
 def _written_through_views(plan: Plan, mode: Mode) -> set[int]:
@@ -96,12 +96,12 @@ def _sums_over_empty_axis(plan: Plan, mode: Mode, call: Call) -> bool:
     return False
 
 
-def check_connected(plan: Plan, mode: Mode, fate: Fate) -> None:
+def check_connected(plan: Plan, mode: Mode, liveness: Liveness) -> None:
     """Raise KeptError, naming the edge, if an output no longer depends on any input."""
     labelled = plan.graph.of(mode)
     for leaf in labelled.program.outputs[0]:
-        if isinstance(leaf, Ref) and (leaf.id in fate.folded or leaf.id in fate.empty):
-            calls = [c for c in labelled.program.calls if c.index in fate.emptied_sum]
+        if isinstance(leaf, Ref) and (leaf.id in liveness.folded or leaf.id in liveness.empty):
+            calls = [c for c in labelled.program.calls if c.index in liveness.emptied_sum]
             edge = _emptied_edge(plan, mode, calls[-1]) if calls else plan.emptied[0]
             raise KeptError(
                 f"this cut would disconnect the output from the input: edge {edge!r} keeps no channel\n"
@@ -124,7 +124,7 @@ def _emptied_edge(plan: Plan, mode: Mode, call: Call) -> str:
 def macs_left(plan: Plan) -> int:
     """Multiply-adds of the cut network in eval mode, for the example inputs."""
     program = plan.graph.eval.program
-    live = decide(plan, "eval").live
+    live = liveness_of(plan, "eval").live
     total = sum(macs(call, lambda v: plan.shape("eval", v)) for call in program.calls if call.index in live)
     given = plan.graph.inputs.batch
     return total * given // program.batch if program.batch and given else total

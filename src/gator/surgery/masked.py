@@ -17,7 +17,7 @@ from gator.graph.trace import retraced, sizes_free
 from gator.surgery.cut_network import Signature
 from gator.surgery.emit import is_native
 from gator.surgery.emit_masked import MaskedEmitter
-from gator.surgery.liveness import check_connected, decide
+from gator.surgery.liveness import check_connected, liveness_of
 from gator.surgery.plan import Kept, Plan
 from gator.surgery.slice import canonical_names
 
@@ -92,4 +92,4 @@ def signature_of(forward: Callable[..., Any], plan: Plan, *, free: bool) -> Sign
 
 def check_plan(plan: Plan, mode: Mode) -> None:
     """Raise KeptError if no network can have the kept channels."""
-    check_connected(plan, mode, decide(plan, mode))
+    check_connected(plan, mode, liveness_of(plan, mode))

@@ -67,7 +67,7 @@ NewArguments = Callable[[Cutting, Call], dict[str, Any]]
 class SizeArguments:
     """The arguments of one operator that depend on the sizes of its tensors."""
 
-    told_by_shapes: tuple[str, ...] = ()  # the shapes of the arguments and results determine them
+    implied_by_shapes: tuple[str, ...] = ()  # the shapes of the arguments and results determine them
     positions: tuple[str, ...] = ()  # which positions of an axis are selected; shapes do not determine them
     new: NewArguments | None = None  # computes their values after a cut, if the operator stays the same
 

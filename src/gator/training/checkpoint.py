@@ -21,7 +21,7 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from gator.errors import FileError, RunError
-from gator.files.save import packed, unpacked, write_whole
+from gator.files.save import packed, unpacked, write_tensors
 
 FORMAT = 1
 _KEEP = 2
@@ -50,7 +50,7 @@ def write_checkpoint(folder: Path, step: int, state: State) -> Path:
     path = folder / f"step-{step:09d}.safetensors"
     metadata = {"gator-run": json.dumps({"format": FORMAT, **state.content})}
     # Two tensors must not share memory in the file; a copy also takes them off the device.
-    write_whole(path, {name: tensor.detach().cpu().contiguous().clone() for name, tensor in state.tensors.items()}, metadata)
+    write_tensors(path, {name: tensor.detach().cpu().contiguous().clone() for name, tensor in state.tensors.items()}, metadata)
     for old in checkpoints(folder)[:-_KEEP]:
         old.unlink()
     for left in folder.glob(".step-*"):  # temporary files of a process that was killed while writing

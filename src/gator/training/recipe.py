@@ -91,8 +91,8 @@ class PrunePhase(Phase):
 class FinetunePhase(Phase):
     """Training of the cut network."""
 
-    # The learning rate starts at `lr` again ("restart"), or goes on falling where that of [prune] ended ("continue": one annealing
-    # of [prune] over both phases). "auto": "continue" for a short run to one target, else "restart".
+    # "restart": the learning rate starts at `lr` again. "continue": it goes on falling where that of [prune] ended, as one annealing
+    # of [prune] over both phases. "auto": "continue" for a short run to one target, else "restart".
     anneal: AnnealName = "auto"
     recalibrate: int = 100  # batches to recompute batch-norm statistics with, before fine-tuning; 0: keep the old ones
 

@@ -1,7 +1,8 @@
 """The stages of a run, one after the other. A run can be stopped after any step and resumed.
 
-Train the dense network if the recipe says so; then, for every target or alpha: train with gates (or choose by a criterion), cut, and
-fine-tune the cut network. The next round continues from the gated weights, not from the fine-tuned ones (section 4 of the paper).
+Train the dense network if the recipe says so; then, for every target or alpha: train with gates (or choose by a criterion),
+cut, and fine-tune the cut network. The next round continues from the gated weights, not from the fine-tuned ones (section 4 of
+the paper).
 """
 
 from __future__ import annotations

@@ -12,7 +12,7 @@ from gator.cost.axis_sizes import AxisSize, AxisSizes, full_widths
 from gator.cost.latency.layers.fused_layers import FusedLayer, Point, fused_layers_of, network_name
 from gator.cost.latency.table.latency_table import Table
 from gator.cost.latency.table.time_grid import TimeGrid
-from gator.cost.polynomial import fates_of
+from gator.cost.polynomial import liveness_by_mode
 from gator.cost.prices import Floats, Widths
 from gator.errors import GatorError
 from gator.graph.hypergraph import Hypergraph
@@ -100,8 +100,8 @@ class LayerTimes:
         if empty not in self._live:
             left = frozenset(range(len(self.layers)))
             if empty:
-                fate = fates_of(self.graph, [self.graph.edges[index].name for index in empty])["eval"]
-                left = frozenset(index for index in left if self.layers[index].anchor in fate.live)
+                liveness = liveness_by_mode(self.graph, [self.graph.edges[index].name for index in empty])["eval"]
+                left = frozenset(index for index in left if self.layers[index].anchor in liveness.live)
             self._live[empty] = left
         return self._live[empty]
 

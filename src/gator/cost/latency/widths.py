@@ -9,7 +9,7 @@ from torch import nn
 from gator.cost.axis_sizes import full_widths
 from gator.cost.prices import Widths
 from gator.graph.hypergraph import Hypergraph
-from gator.surgery.cut import cut
+from gator.surgery.cut import cut_for_measurement
 
 _NETWORK_SHARES = (0.25, 1.0)  # of the channels: from where pruning begins to about where it ends
 _EDGE_FACTORS = (0.6, 1.4)  # of the network's share: pruned networks are not uniformly thinner
@@ -29,7 +29,7 @@ def random_widths(graph: Hypergraph, count: int, *, seed: int, multiple_of: int 
 
 def cut_to(model: nn.Module, graph: Hypergraph, widths: Widths) -> nn.Module:
     """A cut in the form in which all networks are timed: an fx graph over the layers of the model."""
-    return cut(model, graph, kept_of(graph, widths), keep_class=False, verify=False)
+    return cut_for_measurement(model, graph, kept_of(graph, widths))
 
 
 def kept_of(graph: Hypergraph, widths: Widths) -> dict[str, list[int]]:

@@ -33,7 +33,7 @@ def kind_of(calls: Sequence[Call], labelled: ProgramLabels, sizes: AxisSizes, re
 
     lines = []
     for call in calls:
-        skipped = set(size_arguments(call.packet).told_by_shapes)
+        skipped = set(size_arguments(call.packet).implied_by_shapes)
         if labelled.choices.get(call.index) != "groups":  # else pruning changes the number of groups
             skipped.discard("groups")
         arguments = [f"{name}={argument(arg)}" for name, arg in sorted(call.args.items()) if name not in skipped]

@@ -23,7 +23,7 @@ from gator.graph.call_names import call_names
 from gator.graph.hypergraph import Hypergraph
 from gator.graph.program import BatchInt, Program, Ref
 from gator.private_torch import buffers_of, parameters_of, pytree, submodules_of
-from gator.surgery.branch_constants import Folder
+from gator.surgery.branch_constants import ConstantFolder
 from gator.surgery.emit_cut import CutEmitter
 from gator.surgery.layers import Leaf, leaves_of
 from gator.surgery.plan import Plan
@@ -108,7 +108,7 @@ class _StandaloneEmitter(CutEmitter):
     """Writes sizes as plain numbers, because the batch is known. Leaf layers and call names are those of the network."""
 
     def __init__(self, plan: Plan, sliced: nn.Module, leaves: Mapping[str, Leaf], network: Program, batch: int) -> None:
-        super().__init__(plan, "eval", sliced, canonical_names(sliced), Folder(None))
+        super().__init__(plan, "eval", sliced, canonical_names(sliced), ConstantFolder(None))
         self._leaves, self._network, self.batch = dict(leaves), network, batch
 
     @cached_property
