@@ -3,8 +3,8 @@
     python benchmarks/gating.py [--rounds 24] [--eager] [--only ResNet-56]
 
 SGD with momentum, on ResNet-20 and ResNet-56 (batch 128, 32x32) in float32 and in bf16 with channels_last, and on ResNet-50
-(batch 8, 128x128), eager and (in float32) compiled. The ratio is the median over rounds of the gated step over the plain step of
-the same round, the spread half the distance between the quartiles. Memory is what torch holds at the peak of a step, counted
+(batch 8, 128x128), eager and (in float32) compiled. The ratio is the median over rounds of the gated step over the plain step
+of the same round, the spread half the distance between the quartiles. Memory is what torch holds at the peak of a step, counted
 allocation by allocation: weights, gradients, momentum and activations. `--eager` leaves the compiled part out.
 
 The allocator keeps its pages (two variables of glibc, set by starting again): left to its defaults it gives memory back and

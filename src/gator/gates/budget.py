@@ -1,6 +1,6 @@
 """`Budget`: what a network may cost, the limits on its widths, and which channels stay so that both are kept.
 
-It owns the prices, which change when a measurement corrects them, the target and the schedule on which the target is approached.
+It owns the prices, which change when a measurement corrects them, the target, and the schedule on which it is approached.
 Gates and criteria only give scores.
 """
 

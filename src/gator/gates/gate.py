@@ -4,10 +4,10 @@ A channel passes where logit + logistic noise is not negative, so its probabilit
 In backward the step function is replaced by a sigmoid of that sum. A channel whose probability is below 0.5 is
 closed permanently.
 
-What a channel is worth is the loss with it minus the loss without it, which the gradient of its gate tells only to first order; and
-in a trained network, which is near a minimum, that gradient is mostly noise. The next term of the Taylor series is half the
-second derivative. The square of the gradient of one example stands for that (the Fisher information), so it comes for free. It is used
-on the way to a target; with an alpha the gates learn as in the paper.
+What a channel is worth is the loss with it minus the loss without it, which the gradient of its gate tells only to first order;
+and in a trained network, which is near a minimum, that gradient is mostly noise. The next term of the Taylor series is half
+the second derivative, for which the square of the gradient of one example stands (the Fisher information): it comes for free.
+It is used on the way to a target; with an alpha the gates learn as in the paper.
 """
 
 from __future__ import annotations

@@ -223,8 +223,9 @@ class Pruner:
         if gradient is None:
             self.steps_skipped += 1
         else:
+            rate = max(self.settings.gamma * lr, self._least_rate)
             update_(
-                self.gates, gradient, self._loss.lambda_hat, rate=max(self.settings.gamma * lr, self._least_rate), momentum=self.settings.momentum,
+                self.gates, gradient, self._loss.lambda_hat, rate=rate, momentum=self.settings.momentum,
                 weight_decay=self.settings.weight_decay,
             )  # fmt: skip
             self._close()
@@ -301,8 +302,8 @@ class Pruner:
             return self._cut(self.kept, keep_class=keep_class)
         assert self.budget.schedule is not None
         warnings.warn(
-            f"cut() after {self.steps_taken} of {self.budget.schedule.steps} steps: the target is not reached yet, so the channels "
-            "to remove are chosen by gates that are not fully trained",
+            f"cut() after {self.steps_taken} of {self.budget.schedule.steps} steps: the target is not reached yet, so the "
+            "channels to remove are chosen by gates that are not fully trained",
             stacklevel=2,
         )
         alive, _ = self.budget.projected(self.gates.living(), self._scores())

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import numpy as np
 
-ALPHA = 4.0  # the weight of the cost in the loss; with a much larger one the task loss has no influence, and all channels fall alike
+ALPHA = 4.0  # the weight of the cost in the loss; with a much larger one the task has no influence, and all channels fall alike
 
 
 def least_rate(steps: int, momentum: float, first_logit: float, temperature: float) -> float:

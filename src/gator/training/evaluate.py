@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from typing import Any
 
 import torch
@@ -41,15 +41,17 @@ def to_device(x: Tensor, device: torch.device, channels_last: bool) -> Tensor:
 
 
 @torch.no_grad()
-def evaluate(network: nn.Module, loader: Loader, processes: Processes, *, channels_last: bool) -> tuple[float, float]:
-    """Accuracy in percent and mean loss on the test data, over all processes."""
+def evaluate(
+    network: nn.Module, loader: Loader, processes: Processes, *, channels_last: bool, float32: bool = False
+) -> tuple[float, float]:
+    """Accuracy in percent and mean loss on the test data, over all processes; in the precision of the run, or in float32."""
     was_training = network.training
     network.eval()
     right = loss = seen = 0.0
     try:
         for x, y in loader.batches(0):
             y = y.to(processes.device)
-            with processes.precision.autocast():
+            with nullcontext() if float32 else processes.precision.autocast():
                 scores = class_scores(network(to_device(x, processes.device, channels_last))).float()
             if not seen:
                 check_scores(scores, y)

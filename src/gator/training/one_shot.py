@@ -35,7 +35,8 @@ def chosen_by_criterion(
     if choose is not None:
         kept = choose(model, graph, goal)
     else:
-        assert criterion is not None and criterion != "function"
+        assert criterion is not None
+        assert criterion != "function"
         images, labels = _examples(train, example.device)
         kept = one_shot(
             model.eval(), graph, criterion, target=f"{goal!r} {cost.unit}", cost=cost, seed=recipe.seed,

@@ -91,7 +91,7 @@ class PrunePhase(Phase):
 class FinetunePhase(Phase):
     """Training of the cut network."""
 
-    # "restart": the learning rate starts at `lr` again. "continue": it goes on falling where that of [prune] ended, as one annealing
+    # "restart": the learning rate starts at `lr` again. "continue": it goes on falling from where [prune] ended, one annealing
     # of [prune] over both phases. "auto": "continue" for a short run to one target, else "restart".
     anneal: AnnealName = "auto"
     recalibrate: int = 100  # batches to recompute batch-norm statistics with, before fine-tuning; 0: keep the old ones
@@ -122,6 +122,7 @@ class RunSettings:
     channels_last: bool | Literal["auto"] = "auto"  # "auto": for networks with 2-d convolutions
     compile: bool = False
     checkpoint_seconds: float = 300.0
+    evaluate_every: int = 1  # epochs; 0: only the dense, the cut and the finished network are evaluated
 
     @property
     def in_channels_last(self) -> bool:

@@ -122,7 +122,7 @@ class Run:
             self.make_pruner()
         assert self.pruner is not None
         self.pruner.detach()
-        self.pruner = None
+        self.pruner, self.whole_cost = None, 0.0
 
     def built(self) -> nn.Module:
         """The network as the run starts with it."""
@@ -250,7 +250,7 @@ class Run:
 
     def _save_dense(self) -> None:
         self._write(lambda: save(self.model, self.folder.dense))
-        accuracy, _ = self._evaluate(self.model)
+        accuracy, _ = self._evaluate(self.model, float32=True)
         self.before = figures(self.model, self.example, accuracy)
         self.watch.note(f"dense network: {self._size_of(self.model)}; accuracy {accuracy:.2f} %")
 
@@ -302,10 +302,14 @@ class Run:
         assert loop is not None
         self.total_steps += loop.steps_an_epoch
         self.processes.broadcast_buffers_(loop.network)
-        accuracy, test_loss = self._evaluate(loop.network)
-        self.accuracy_best = max(self.accuracy_best, accuracy)
-        if not math.isfinite(test_loss):
-            raise LossError(f"the test loss is {test_loss} after epoch {loop.position.epoch + 1} of {stage.kind}")
+        accuracy: float | None = None
+        test_loss: float | None = None
+        every = self.recipe.run.evaluate_every
+        if every and (loop.position.epoch + 1) % every == 0:
+            accuracy, test_loss = self._evaluate(loop.network)
+            self.accuracy_best = max(self.accuracy_best, accuracy)
+            if not math.isfinite(test_loss):
+                raise LossError(f"the test loss is {test_loss} after epoch {loop.position.epoch + 1} of {stage.kind}")
         (loss,) = (total / self.processes.count for total in self.processes.sums([loop.position.loss]))
         loop.position.loss = loss
         moment = loop.moment(accuracy, test_loss)
@@ -315,8 +319,10 @@ class Run:
         self.watch.epoch(moment)
         loop.next_epoch()
 
-    def _evaluate(self, network: nn.Module) -> tuple[float, float]:
-        return evaluate(network, self.data.test, self.processes, channels_last=self.recipe.run.in_channels_last)
+    def _evaluate(self, network: nn.Module, *, float32: bool = False) -> tuple[float, float]:
+        """Accuracy and loss on the test data, in the precision of the run or in float32."""
+        channels_last = self.recipe.run.in_channels_last
+        return evaluate(network, self.data.test, self.processes, channels_last=channels_last, float32=float32)
 
     def _end(self, stage: Stage) -> None:
         if stage.kind != "finetune":
@@ -324,7 +330,7 @@ class Run:
         assert self.loop is not None
         network = self.loop.network.eval()
         flush_denormals_(network)
-        accuracy, _ = self._evaluate(network)
+        accuracy, _ = self._evaluate(network, float32=True)
         file = self.folder.round_file(stage.round)
         self._write(lambda: save(network, file))
         goal = self._goal()

@@ -1,0 +1,363 @@
+"""Gator beside other methods on CIFAR-10: one published checkpoint, equal epochs, equal everything else.
+
+    python benchmarks/cifar10.py list                     # the runs, with what is done
+    python benchmarks/cifar10.py run NAME                 # one of them; a stopped one is resumed
+    python benchmarks/cifar10.py work                     # one after the other; start it twice for two cores
+    python benchmarks/cifar10.py table                    # the table and the plots from the finished runs
+    python benchmarks/cifar10.py check [NAME ...]         # test accuracy, MACs and parameters of the shipped networks
+
+Every method starts from the same checkpoint and has the same number of epochs in all (training with gates included), the same
+order of examples for a seed, the same distillation, the same precision (bf16) and batch. Only the learning rate and the share
+of epochs with gates are its own, chosen on 5,000 held-back training images (NOTES.md). Then every network is trained on all
+training images, and the test set is looked at once, after the last epoch. MACs are counted by torch's own counter.
+
+Methods: `gator` (gates, then fine-tuning), `l1` (gator.one_shot on all edges), `torch-pruning-l1` and `torch-pruning-taylor`
+(Torch-Pruning chooses the channels, on all groups it can prune), `first` (a uniformly slimmer network that inherits the first
+channels of every edge). Needs the data (`--data`) and the weights (`--weights`) on disk.
+"""
+
+from __future__ import annotations
+
+import argparse
+import fcntl
+import json
+import os
+import shutil
+import statistics
+import sys
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import nn
+from torch.utils.flop_counter import FlopCounterMode
+
+import gator
+from gator import zoo
+from gator.training.reading import recipe_from_text
+from gator.zoo.data import load_data
+
+HERE = Path(__file__).parent
+RESULTS = HERE / "results" / "cifar10"
+SHARED = HERE.parent.parent / "shared"
+METHODS = ("gator", "l1", "torch-pruning-l1", "torch-pruning-taylor", "first")
+
+
+@dataclass(frozen=True)
+class Experiment:
+    """One run: the method, the network, what it is pruned to, in how many epochs."""
+
+    network: str
+    method: str
+    target: float
+    epochs: int
+    seed: int = 0
+    cost: str = "flops"
+
+    @property
+    def name(self) -> str:
+        cost = "" if self.cost == "flops" else f"-{self.cost}"
+        return f"{self.network}-{self.method}{cost}-{round(100 * self.target)}-{self.epochs}e-s{self.seed}"
+
+
+def experiments() -> list[Experiment]:
+    """In the order in which they are run: the curves first, then what takes long."""
+    plan = []
+    for epochs in (3, 6, 12):
+        for target in (0.5, 0.25):
+            plan += [Experiment("resnet20", method, target, epochs) for method in ("gator", "l1", "torch-pruning-l1")]
+    plan += [Experiment("resnet20", "gator", 0.5, 40), Experiment("resnet20", "l1", 0.5, 40)]
+    plan += [Experiment("resnet56", "gator", 0.5, 60), Experiment("resnet56", "torch-pruning-l1", 0.5, 60)]
+    plan += [Experiment("resnet20", method, 0.25, 40) for method in ("gator", "l1", "torch-pruning-l1")]
+    plan += [Experiment("resnet56", "gator", 0.25, 40), Experiment("resnet56", "gator", 0.5, 40, cost="memory")]
+    plan += [Experiment("resnet20", method, 0.5, 40, seed) for seed in (1, 2) for method in ("gator", "l1")]
+    plan += [Experiment("resnet20", method, 0.5, 40) for method in ("torch-pruning-l1", "torch-pruning-taylor", "first")]
+    plan += [Experiment("resnet20", "gator", 0.5, 40, cost="memory")]
+    return plan
+
+
+# Chosen on held-back images; see NOTES.md.
+GATED = {3: 2, 6: 3, 12: 5, 40: 10, 60: 12}  # epochs with gates, of so many in all
+LEARNING_RATES = {
+    "gator": {3: 0.02, 6: 0.03, 12: 0.05, 40: 0.05, 60: 0.05},
+    "others": {3: 0.02, 6: 0.03, 12: 0.05, 40: 0.05, 60: 0.05},
+}
+
+
+def recipe_of(one: Experiment, data: str, weights: str, hold_back: int = 0) -> gator.Recipe:
+    gates = one.method == "gator"
+    criterion = {"gator": "", "l1": "l1"}.get(one.method, "function")
+    rate = LEARNING_RATES["gator" if gates else "others"][one.epochs]
+    gated = GATED[one.epochs] if gates else 0
+    phase = f"lr = {rate}\nnesterov = true\nweight_decay = 5e-4\ndistill = 0.7\ntemperature = 4.0\n"
+    return recipe_from_text(f"""
+name = "{one.name}"
+seed = {one.seed}
+[model]
+name = "cifar:{one.network}"
+weights = "{weights}/cifar10-{one.network}.safetensors"
+[data]
+name = "cifar10"
+folder = "{data}"
+batch = 128
+hold_back = {hold_back}
+[prune]
+cost = "{one.cost}"
+target = {one.target}
+epochs = {gated}
+round_to = 1
+{f'criterion = "{criterion}"' if criterion else ""}
+{phase}
+[finetune]
+epochs = {one.epochs - gated}
+{phase}
+[latency]
+rounds = 30
+threads = 1
+[run]
+precision = "bf16"
+threads = 1
+evaluate_every = 0
+""")
+
+
+def by_torch_pruning(importance: str, batches: list[Any]) -> Any:
+    """A function for `gator.run` with the channels that Torch-Pruning removes, until its network costs no more than allowed.
+
+    It prunes as in its own CIFAR benchmarks: globally, in many small steps. Its network is compared with the one that is cut.
+    """
+
+    def choose(model: nn.Module, graph: Any, cost: float) -> dict[str, list[int]]:
+        import torch_pruning
+
+        theirs = zoo.build(f"cifar:{'resnet20' if len(graph.edges) < 20 else 'resnet56'}").model
+        theirs.load_state_dict(model.state_dict())
+        theirs.eval()
+        x = torch.randn(2, 3, 32, 32)
+        kind = torch_pruning.importance
+        score = kind.MagnitudeImportance(p=1) if importance == "l1" else kind.TaylorImportance()
+        pruner = torch_pruning.pruner.BasePruner(
+            theirs, x, importance=score, global_pruning=True, pruning_ratio=1.0, max_pruning_ratio=0.95, iterative_steps=400,
+            ignored_layers=[theirs.linear],
+        )  # fmt: skip
+        while macs_of(theirs) > cost:
+            if importance == "taylor":
+                theirs.zero_grad()
+                for images, labels in batches:
+                    nn.functional.cross_entropy(theirs(images), labels).backward()
+            before = macs_of(theirs)
+            for _ in range(400):
+                pruner.step()
+                if macs_of(theirs) < before or pruner.current_step >= 400:
+                    break
+            if macs_of(theirs) == before:
+                raise RuntimeError(f"Torch-Pruning cannot reach {cost:,.0f} MACs; it ends at {before:,}")
+        kept = _surviving(model, theirs, graph)
+        cut = gator.cut(model, graph, kept).eval().float()
+        torch.testing.assert_close(cut(x), theirs.eval()(x), rtol=1e-3, atol=1e-3)
+        return kept
+
+    return choose
+
+
+def _surviving(model: nn.Module, pruned: nn.Module, graph: Any) -> dict[str, list[int]]:
+    """Which channels of every edge are left, told by the statistics of the batch norms, no two of which are equal."""
+    norms = {name: module for name, module in model.named_modules() if isinstance(module, nn.BatchNorm2d)}
+    kept = {}
+    for edge in graph.edges:
+        name = next(m.parameter.rpartition(".")[0] for m in edge.members if m.parameter.rpartition(".")[0] in norms)
+        before, after = norms[name].running_var.tolist(), pruned.get_submodule(name).running_var.tolist()
+        kept[edge.name] = [before.index(value) for value in after]
+    return kept
+
+
+def first_channels(model: nn.Module, graph: Any, cost: float) -> dict[str, list[int]]:  # noqa: ARG001
+    """The first channels of every edge, of all the same share."""
+    low, high = 0.0, 1.0
+    for _ in range(40):
+        share = (low + high) / 2
+        kept = {edge.name: list(range(max(1, round(share * edge.width)))) for edge in graph.edges}
+        low, high = (share, high) if gator.predict_macs(graph, kept) <= cost else (low, share)
+    return {edge.name: list(range(max(1, round(low * edge.width)))) for edge in graph.edges}
+
+
+def macs_of(network: nn.Module) -> int:
+    with FlopCounterMode(display=False) as counter, torch.no_grad():
+        network(torch.zeros(1, 3, 32, 32, dtype=next(network.parameters()).dtype))
+    return counter.get_total_flops() // 2
+
+
+def run(one: Experiment, options: argparse.Namespace) -> None:
+    """Carry out or resume one run, and put its network and its figures into the results."""
+    folder = Path(options.folder) / one.name
+    recipe = recipe_of(one, options.data, options.weights)
+    choose = None
+    if one.method.startswith("torch-pruning"):
+        train = load_data("cifar10", folder=options.data, batch=128, seed=one.seed).train
+        choose = by_torch_pruning(one.method.rpartition("-")[2], [b for b, _ in zip(train.batches(0), range(8), strict=False)])
+    elif one.method == "first":
+        choose = first_channels
+    torch.set_num_threads(1)
+    if not (folder / "result.json").is_file():
+        started = (folder / "recipe.toml").is_file()
+        gator.resume(folder, choose=choose) if started else gator.run(recipe, folder=folder, choose=choose)
+    result = json.loads((folder / "result.json").read_text())
+    network = gator.load(folder / result["rounds"][0]["file"], zoo.build(f"cifar:{one.network}").model)
+    dense = zoo.build(f"cifar:{one.network}").model
+    metrics = [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
+    figures = result["rounds"][0]["figures"]
+    RESULTS.mkdir(parents=True, exist_ok=True)
+    shutil.copy(folder / result["rounds"][0]["file"], RESULTS / f"{one.name}.safetensors")
+    content = {
+        **asdict(one),
+        "accuracy": figures["accuracy"],
+        "accuracy_cut": result["rounds"][0]["accuracy_cut"],
+        "dense_accuracy": result["before"]["accuracy"],
+        "macs": macs_of(network),
+        "dense_macs": macs_of(dense),
+        "params": sum(p.numel() for p in network.parameters()),
+        "dense_params": sum(p.numel() for p in dense.parameters()),
+        "latency_ms": figures["latency_ms"],
+        "dense_latency_ms": result["before"]["latency_ms"],
+        "lr": recipe.finetune.lr,
+        "gated_epochs": recipe.prune.epochs,
+        "seconds_of_training": round(sum({(m["phase"], m["round"]): m["seconds"] for m in metrics}.values())),
+    }
+    (RESULTS / f"{one.name}.json").write_text(json.dumps(content, indent=1) + "\n")
+    print(f"{one.name}: {figures['accuracy']:.2f} % with {content['macs'] / content['dense_macs']:.3f} of the MACs", flush=True)
+
+
+def work(options: argparse.Namespace) -> None:
+    """The runs that nobody works on, one after the other."""
+    Path(options.folder).mkdir(parents=True, exist_ok=True)
+    for one in experiments():
+        if (RESULTS / f"{one.name}.json").is_file():
+            continue
+        lock = (Path(options.folder) / f"{one.name}.lock").open("w")
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            continue
+        run(one, options)
+
+
+def finished() -> list[dict[str, Any]]:
+    return [json.loads(path.read_text()) for path in sorted(RESULTS.glob("*.json"))]
+
+
+def mean_accuracy(found: list[dict[str, Any]]) -> float:
+    return statistics.mean(one["accuracy"] for one in found)
+
+
+def table() -> None:
+    """A row for every method, network, target and number of epochs; several seeds give a mean and a spread."""
+    rows: dict[tuple[Any, ...], list[dict[str, Any]]] = {}
+    for one in finished():
+        rows.setdefault((one["network"], one["cost"], one["target"], one["epochs"], one["method"]), []).append(one)
+    print(
+        "| network | cost | target | epochs | method | seeds | accuracy % | dense % | after cut % | MACs | params | latency |"
+    )
+    print("| --- | --- | --- | --- | --- | --- | --- | --- | --- | --- | --- | --- |")
+    for (network, cost, target, epochs, method), found in sorted(
+        rows.items(), key=lambda row: (row[0][:4], METHODS.index(row[0][4]))
+    ):
+        accuracies = [one["accuracy"] for one in found]
+        spread = f" +- {statistics.stdev(accuracies):.2f}" if len(found) > 1 else ""
+        first = found[0]
+        print(
+            f"| {network} | {cost} | {target} | {epochs} | {method} | {len(found)} | {mean_accuracy(found):.2f}{spread} | "
+            f"{first['dense_accuracy']:.2f} | {statistics.mean(one['accuracy_cut'] for one in found):.2f} | "
+            f"{first['macs'] / first['dense_macs']:.3f} | {first['params'] / first['dense_params']:.3f} | "
+            f"{first['latency_ms'] / first['dense_latency_ms']:.3f} |"
+        )
+    plot(list(rows.values()))
+
+
+def plot(rows: list[list[dict[str, Any]]]) -> None:
+    """Accuracy against epochs, and accuracy against MACs and against latency, as PNG files beside the results."""
+    import matplotlib
+
+    matplotlib.use("Agg")
+    from matplotlib import pyplot
+
+    figure, axes = pyplot.subplots(1, 2, figsize=(10, 4), sharey=False)
+    for axis, target in zip(axes, (0.5, 0.25), strict=True):
+        for method in METHODS:
+            points = sorted(
+                (found[0]["epochs"], mean_accuracy(found))
+                for found in rows
+                if [found[0][key] for key in ("network", "cost", "target", "method")] == ["resnet20", "flops", target, method]
+            )  # fmt: skip
+            if points:
+                axis.plot(*zip(*points, strict=True), marker="o", label=method)
+        axis.set(title=f"ResNet-20, {target:g} of the MACs", xlabel="epochs in all", ylabel="test accuracy %", xscale="log")
+        axis.set_xticks([3, 6, 12, 40], ["3", "6", "12", "40"])
+        axis.minorticks_off()
+        axis.grid(alpha=0.3)
+        axis.legend()
+    figure.tight_layout()
+    figure.savefig(RESULTS / "epochs.png", dpi=120)
+    figure, axes = pyplot.subplots(1, 2, figsize=(10, 4))
+    for axis, key, title in zip(axes, ("macs", "latency_ms"), ("MACs", "latency, eager, one thread"), strict=True):
+        for method in METHODS:
+            points = [
+                (found[0][key] / found[0][f"dense_{key}"], mean_accuracy(found) - found[0]["dense_accuracy"])
+                for found in rows
+                if found[0]["method"] == method and found[0]["epochs"] >= 40
+            ]  # fmt: skip
+            if points:
+                axis.scatter(*zip(*points, strict=True), label=method)
+        axis.set(xlabel=f"{title}, as a share of the dense network's", ylabel="change of test accuracy, points")
+        axis.grid(alpha=0.3)
+        axis.legend()
+    figure.tight_layout()
+    figure.savefig(RESULTS / "pareto.png", dpi=120)
+
+
+def check(names: list[str], data: str) -> None:
+    """Test accuracy (float32), MACs and parameters of the shipped networks, computed here and now."""
+    test = load_data("cifar10", folder=data, batch=128, test_batch=1000).test
+    for path in sorted(RESULTS.glob("*.safetensors")):
+        if names and path.stem not in names:
+            continue
+        expected = json.loads(path.with_suffix(".json").read_text())
+        network = gator.load(path, zoo.build(f"cifar:{expected['network']}").model).eval().to(memory_format=torch.channels_last)
+        right = 0
+        with torch.no_grad():
+            for images, labels in test.batches(0):
+                right += int((network(images.contiguous(memory_format=torch.channels_last)).argmax(1) == labels).sum())
+        params = sum(p.numel() for p in network.parameters())
+        print(
+            f"{path.stem:44} {right / 100:.2f} % ({expected['accuracy']:.2f})  {macs_of(network):,} MACs  {params:,} parameters"
+        )
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("command", choices=["list", "run", "work", "table", "check"])
+    parser.add_argument("names", nargs="*")
+    parser.add_argument("--data", default=os.environ.get("CIFAR10", "data"), help="the folder with cifar-10-batches-py")
+    parser.add_argument("--weights", default=str(SHARED / "weights"))
+    parser.add_argument("--folder", default="runs/cifar10", help="where run folders are")
+    options = parser.parse_args()
+    plan = {one.name: one for one in experiments()}
+    if options.command == "list":
+        for name in plan:
+            state = (
+                "done" if (RESULTS / f"{name}.json").is_file() else "started" if (Path(options.folder) / name).is_dir() else ""
+            )
+            print(f"{name:44} {state}")
+    elif options.command == "run":
+        for name in options.names:
+            run(plan[name] if name in plan else sys.exit(f"{name} is not in the list"), options)
+    elif options.command == "work":
+        work(options)
+    elif options.command == "table":
+        table()
+    else:
+        check(options.names, options.data)
+
+
+if __name__ == "__main__":
+    main()
