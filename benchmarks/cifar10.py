@@ -125,7 +125,8 @@ evaluate_every = 0
 def by_torch_pruning(importance: str, batches: list[Any]) -> Any:
     """A function for `gator.run` with the channels that Torch-Pruning removes, until its network costs no more than allowed.
 
-    It prunes as in its own CIFAR benchmarks: globally, in many small steps. Its network is compared with the one that is cut.
+    It prunes as in its own CIFAR benchmarks: globally, in many small steps; only inside the blocks, because it cannot follow
+    the zeros that these networks pad their shortcuts with. Its network is compared with the one that is cut.
     """
 
     def choose(model: nn.Module, graph: Any, cost: float) -> dict[str, list[int]]:
@@ -139,7 +140,7 @@ def by_torch_pruning(importance: str, batches: list[Any]) -> Any:
         score = kind.MagnitudeImportance(p=1) if importance == "l1" else kind.TaylorImportance()
         pruner = torch_pruning.pruner.BasePruner(
             theirs, x, importance=score, global_pruning=True, pruning_ratio=1.0, max_pruning_ratio=0.95, iterative_steps=400,
-            ignored_layers=[theirs.linear],
+            ignored_layers=[theirs.conv1, theirs.linear, *(m for name, m in theirs.named_modules() if name.endswith("conv2"))],
         )  # fmt: skip
         while macs_of(theirs) > cost:
             if importance == "taylor":
@@ -165,8 +166,8 @@ def _surviving(model: nn.Module, pruned: nn.Module, graph: Any) -> dict[str, lis
     """Which channels of every edge are left, told by the statistics of the batch norms, no two of which are equal."""
     norms = {name: module for name, module in model.named_modules() if isinstance(module, nn.BatchNorm2d)}
     kept = {}
-    for edge in graph.edges:
-        name = next(m.parameter.rpartition(".")[0] for m in edge.members if m.parameter.rpartition(".")[0] in norms)
+    for edge in (edge for edge in graph.edges if edge.name.endswith(".conv1")):
+        name = edge.name.replace("conv", "bn")
         before, after = norms[name].running_var.tolist(), pruned.get_submodule(name).running_var.tolist()
         kept[edge.name] = [before.index(value) for value in after]
     return kept
