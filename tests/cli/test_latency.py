@@ -126,7 +126,7 @@ class TestPrune:
         assert "latency table: " in result.output
         assert found["before"]["latency_ms"] == pytest.approx(whole)
         assert 0.9 * 0.6 * whole <= after <= 0.6 * whole
-        assert found["timed_under"] == "eager, cpu, 1 thread, float32, batch 2 of 1x8x8"
+        assert found["timed_under"] == "eager, cpu, 1 thread, float32, channels last, batch 2 of 1x8x8"
         small = gator.load(tmp_path / "run" / "round-1.safetensors", model)
         assert FAKE.ms(small, ((torch.zeros(2, 1, 8, 8),), {})) == pytest.approx(after)
 

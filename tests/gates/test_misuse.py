@@ -106,11 +106,11 @@ def test_gates_by_example_need_a_free_batch() -> None:
 
 def test_the_correction_near_the_target_is_saved() -> None:
     pruner = gator.Pruner(SmallResNet().train(), X, target=0.5, steps=10)
-    pruner.budget.recalibrated = True
+    pruner.budget.corrections = 2
     state = pruner.state_dict()
     pruner.detach()
     again = gator.Pruner(pruner.model, X, target=0.5, steps=10, state=state)
-    assert again.budget.recalibrated
+    assert again.budget.corrections == 2
     again.detach()
 
 

@@ -6,6 +6,7 @@ Gates and criteria only give scores.
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Sequence
 
 import numpy as np
@@ -13,15 +14,18 @@ from numpy.typing import NDArray
 from torch import nn
 
 from gator.cost.prices import PlainData, Prices
+from gator.cost.target import shown
 from gator.errors import GatorError
 from gator.gates.correct import corrected
 from gator.gates.limits import Limits
 from gator.gates.project import Alive, Scores, disconnecting_edge, project, smallest, unreachable
 from gator.gates.schedule import Schedule
+from gator.gates.widen import widened
 from gator.graph.hypergraph import Hypergraph
 
-_NEAR = 1.1  # times the target: from here on an estimate is corrected by a measurement
+_MEASURED_AT = (0.25, 0.5, 0.75, 0.95)  # of the way to the target: here an estimate is corrected by a measurement
 _FAR = 0.5  # of the target: below it an estimate needs no measurement, because none is wrong by a factor of two
+log = logging.getLogger("gator")
 Masks = dict[str, NDArray[np.bool_]]
 Build = Callable[[Masks], nn.Module]  # the smaller network with these living channels, in the form that is measured
 
@@ -42,12 +46,12 @@ class Budget:
         whole: float,
         target: float | None,
         steps: int | None = None,
-        recalibrated: bool = False,
+        corrections: int = 0,
     ) -> None:
         self.graph, self.prices, self.limits = graph, prices, limits.resolved(prices)
         self.whole, self.target = whole, target
         self.schedule = None if target is None or steps is None else Schedule(whole, target, steps)
-        self.recalibrated = recalibrated  # whether a measurement has corrected an estimate close to the target
+        self.corrections = corrections  # how often a measurement has corrected the prices on the way to the target
         self._build = build
 
     def cost(self, alive: Alive) -> float:
@@ -80,28 +84,20 @@ class Budget:
                 after[part.start + order[: min(fitting)]] = True
         return after
 
-    def is_met_by(self, after: Alive, living: Alive) -> bool:
-        """Whether the channels `after` cost no more than the target.
-
-        Channels that close before the target is reached stay closed. So, close to the target, an estimate is corrected once, by
-        measuring the network with the channels `living` that it has now.
-        """
-        if self.target is None:
-            return False
-        self._recalibrate_near_target(self.cost(after), living)
-        return self.cost(after) <= self.target
-
-    def _recalibrate_near_target(self, cost: float, living: Alive) -> None:
-        if self.target is not None and self.prices.tolerance and not self.recalibrated and cost <= _NEAR * self.target:
-            self.recalibrated = True
-            self.prices = self.prices.recalibrated(self.graph.widths_of(living), self.measured(living))
-
     def on_schedule(self, living: Alive, scores: Scores, step: int) -> Alive:
-        """The channels that stay open after this step: those with the lowest scores close if the cost is above the schedule."""
+        """The channels that stay open after this step: those with the lowest scores close if the cost is above the schedule.
+
+        Closed channels stay closed. So an estimate is corrected a few times on the way, by measuring the network with the
+        channels `living` that it has now.
+        """
         assert self.schedule is not None
         allowed = self.schedule.allowed(step)
-        self._recalibrate_near_target(allowed, living)
-        return project(self.graph, self.prices, self.limits, living, scores, allowed)
+        way = 1 - (allowed - self.schedule.target) / max(self.whole - self.schedule.target, 1e-30)
+        due = sum(way >= at for at in _MEASURED_AT)
+        if self.prices.tolerance and due > self.corrections:
+            self.corrections = due
+            self.prices = self.prices.recalibrated(self.graph.widths_of(living), self.measured(living))
+        return project(self.graph, self.prices, self.limits, living, scores, allowed, at_end=self.schedule.target)
 
     def check_reachable(self, living: Alive, scores: Scores) -> None:
         """Raise BudgetError now if no choice of channels can meet the target, by estimate or by measurement."""
@@ -122,9 +118,9 @@ class Budget:
         def attempt(budget: float) -> Alive:
             return project(self.graph, self.prices, self.limits, living, scores, budget)
 
-        return self.meeting(attempt)
+        return self.meeting(attempt, living, scores)
 
-    def meeting(self, attempt: Callable[[float], Alive]) -> tuple[Alive, float | None]:
+    def meeting(self, attempt: Callable[[float], Alive], living: Alive, scores: Scores) -> tuple[Alive, float | None]:
         """As `projected`, for any way to choose channels by their predicted cost."""
         if self.target is None:
             raise GatorError("there is no target to meet: this pruner was given alpha=")
@@ -136,7 +132,16 @@ class Budget:
             return self.cost(alive) if exact else self.measured(alive)
 
         alive, found = corrected(attempt, cost, self.target, tolerance=tolerance, unit=self.prices.unit)
-        return alive, found if tolerance else None
+        if not tolerance:
+            return alive, None
+        alive, found = widened(
+            self.graph, self.limits, living, scores, alive, found, target=self.target, tolerance=tolerance, predict=self.cost,
+            measure=self.measured,
+        )  # fmt: skip
+        if found < self.target * (1 - tolerance) and (alive != living).any():
+            reached = (shown(value, self.prices.unit) for value in (self.target, found))
+            log.warning("the target of %s is met with %s: no network that was measured comes nearer", *reached)
+        return alive, found
 
     def settle(self, alive: Alive, measured: float | None) -> None:
         """The network has these channels from now on; an estimate is replaced by what was measured."""
@@ -148,7 +153,7 @@ class Budget:
         least = np.minimum(self.limits.least[old_edges], [edge.width for edge in graph.edges])
         kept = tuple(index for index, old in enumerate(old_edges.tolist()) if old in self.limits.kept)
         limits = Limits(least, self.limits.multiples[old_edges], kept)
-        return Budget(graph, prices, limits, self._build, **self._course(), recalibrated=self.recalibrated)
+        return Budget(graph, prices, limits, self._build, **self._course(), corrections=self.corrections)
 
     def _course(self) -> PlainData:
         steps = None if self.schedule is None else self.schedule.steps
@@ -160,7 +165,7 @@ class Budget:
             **self._course(),
             "least": self.limits.least.tolist(),
             "multiples": self.limits.multiples.tolist(),
-            "recalibrated": self.recalibrated,
+            "corrections": self.corrections,
             "pricing_state": self.prices.state(),
         }
 
@@ -169,4 +174,4 @@ class Budget:
         least, multiples = (np.array(state[name], dtype=np.int64) for name in ("least", "multiples"))
         limits = Limits(least, multiples, self.limits.kept)
         course = {name: state[name] for name in self._course()}
-        return Budget(self.graph, prices, limits, self._build, **course, recalibrated=bool(state["recalibrated"]))
+        return Budget(self.graph, prices, limits, self._build, **course, corrections=int(state["corrections"]))

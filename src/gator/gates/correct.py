@@ -7,7 +7,6 @@ network.
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Callable
 
 import numpy as np
@@ -19,7 +18,6 @@ from gator.gates.project import Alive
 _MEASUREMENTS = 8
 _ATTEMPTS = 24
 Attempt = Callable[[float], Alive]  # the living channels whose predicted cost is at most this; BudgetError if there are none
-log = logging.getLogger("gator")
 
 
 def corrected(
@@ -68,9 +66,4 @@ def corrected(
             f"the target of {shown(target, unit)} was not met: the cheapest of {len(tried)} networks that were measured costs "
             f"{shown(min(tried.values()), unit)}\n  Raise the target, or loosen min_width, round_to, keep or fixed."
         )
-    if everything is not None and not close_enough(best[1]) and (best[0] != everything).any():
-        log.warning(
-            "the target of %s is met with %s: none of %d networks that were measured comes nearer",
-            shown(target, unit), shown(best[1], unit), len(tried),
-        )  # fmt: skip
     return best

@@ -129,7 +129,10 @@ def one_shot(
         budget = Budget(graph, prices, limits, partial(_measurable, model, graph), whole=whole, target=goal)
         # A measured cost has kinks. Prices by FLOPs have none, and may lead to where more is kept.
         steering: tuple[Prices, ...] = (prices, Flops().on(model, graph)) if prices.tolerance else (prices,)
-        alive, _ = budget.meeting(lambda limit: _chosen(budget, scores, limit, steering if per_cost else ()))
+        everything: Alive = np.ones(len(scores), dtype=bool)
+        alive, _ = budget.meeting(
+            lambda limit: _chosen(budget, scores, limit, steering if per_cost else ()), everything, scores
+        )
     return {name: np.flatnonzero(mask).tolist() for name, mask in graph.masks_of(alive).items()}
 
 

@@ -1,7 +1,8 @@
 """Close channels, those with the lowest scores first, until a budget is met: never above it, and less than one unit below.
 
 A unit is one channel of an edge, or `round_to` of them. An exact cost falls with every unit that is closed, so bisection finds
-the shortest list of closings that meets the budget; units that the last closing made unnecessary are opened again.
+the shortest list of closings that meets the budget; units that the last closing made unnecessary are opened again. Where one
+unit is a large part of the budget, others are closed in its place, if they come nearer.
 """
 
 from __future__ import annotations
@@ -25,6 +26,8 @@ from gator.surgery.plan import Plan
 Alive = NDArray[np.bool_]  # one entry per channel, edges one after the other
 Scores = NDArray[np.float64]
 _LOOK_BACK = 300  # closings
+_NEAR = 0.98  # of the target: a unit that leads further below it is left open if others can be closed in its place
+_LEFT_OPEN = 8  # units, at most
 
 
 @dataclass(frozen=True)
@@ -36,14 +39,25 @@ class _Closing:
     width: int
 
 
-def project(graph: Hypergraph, prices: Prices, limits: Limits, alive: Alive, scores: Scores, target: float) -> Alive:
+def project(
+    graph: Hypergraph,
+    prices: Prices,
+    limits: Limits,
+    alive: Alive,
+    scores: Scores,
+    target: float,
+    *,
+    at_end: float | None = None,
+) -> Alive:
     """Close the channels with the lowest scores until the cost is at most `target`.
 
+    `at_end` is the target that is to be met in the end, if this is a step on the way: what it costs then is near that.
     Raises BudgetError if the limits do not allow it. An edge whose last channel connects the input with the output keeps it.
     """
+    floor = _NEAR * (target if at_end is None else at_end)
     while True:
         try:
-            found: Alive = _closed(graph, prices, limits, alive, scores, target)
+            found: Alive = _closed(graph, prices, limits, alive, scores, target, floor)
         except KeptError as error:  # computing the cost showed that this edge cannot close
             limits = limits.with_one_of(graph.index_of(error.edge))
             continue
@@ -53,7 +67,9 @@ def project(graph: Hypergraph, prices: Prices, limits: Limits, alive: Alive, sco
         limits = limits.with_one_of(edge)
 
 
-def _closed(graph: Hypergraph, prices: Prices, limits: Limits, alive: Alive, scores: Scores, target: float) -> Alive:
+def _closed(
+    graph: Hypergraph, prices: Prices, limits: Limits, alive: Alive, scores: Scores, target: float, floor: float
+) -> Alive:
     widths = graph.widths_of(alive)
     if prices.total(widths) <= target:
         same: Alive = alive.copy()
@@ -71,6 +87,27 @@ def _closed(graph: Hypergraph, prices: Prices, limits: Limits, alive: Alive, sco
             width = lower
     closings.sort(key=lambda closing: (closing.score, closing.edge, -closing.width))
 
+    left, last = _shortest(prices, closings, widths, target)
+    for _ in range(_LEFT_OPEN):
+        if prices.total(left) >= floor:
+            break
+        closings = [c for c in closings if c.edge != last.edge or c.width > last.width]
+        try:
+            other, last = _shortest(prices, closings, widths, target)
+        except BudgetError:  # it has to close
+            break
+        left = other if prices.total(other) > prices.total(left) else left
+    result: Alive = alive.copy()
+    for index, width in enumerate(left):
+        result[order[index][: widths[index] - width]] = False
+    return result
+
+
+def _shortest(
+    prices: Prices, closings: Sequence[_Closing], widths: NDArray[np.int64], target: float
+) -> tuple[NDArray[np.int64], _Closing]:
+    """The widths after as many of the closings, in their order, as the target needs; and the last of them."""
+
     def after(count: int) -> NDArray[np.int64]:
         left: NDArray[np.int64] = widths.copy()
         for closing in closings[:count]:
@@ -83,11 +120,7 @@ def _closed(graph: Hypergraph, prices: Prices, limits: Limits, alive: Alive, sco
     while high - low > 1:
         middle = (low + high) // 2
         low, high = (low, middle) if prices.total(after(middle)) <= target else (middle, high)
-    left = _reopened(prices, closings[:high], after(high), widths, target)
-    result: Alive = alive.copy()
-    for index, width in enumerate(left):
-        result[order[index][: widths[index] - width]] = False
-    return result
+    return _reopened(prices, closings[:high], after(high), widths, target), closings[high - 1]
 
 
 def unreachable(target: float, lowest: float, unit: str) -> BudgetError:

@@ -208,7 +208,8 @@ class Pruner:
         return float(self._loss(self.gates.probabilities[None]))
 
     def step(self, *, lr: float) -> None:
-        """Update the gates (eq. 8), permanently close channels with a pass probability below 0.5, and steer towards the target.
+        """Update the gates (eq. 8) and permanently close channels: those with a pass probability below 0.5; with a target, as
+        many as the schedule says, those with the lowest probability first.
 
         Args:
             lr: the learning rate of this step of the optimizer.
@@ -228,9 +229,10 @@ class Pruner:
                 self.gates, gradient, self._loss.lambda_hat, rate=rate, momentum=self.settings.momentum,
                 weight_decay=self.settings.weight_decay,
             )  # fmt: skip
-            self._close()
-        if self.budget.schedule is not None and not self.finished:
+        if self.budget.schedule is not None:
             self._follow(self.budget.schedule)
+        elif gradient is not None:
+            self._close()
         if self._view is not None:
             self._view.update()
 
@@ -252,9 +254,6 @@ class Pruner:
         if not (alive & (logits < 0) & ~gates.held.cpu().numpy()).any():
             return
         after = self.budget.open_channels(alive, logits, sorted(self._forward.gated))
-        if self.budget.is_met_by(after, alive):
-            self.project()
-            return
         self._keep_only(after)
         gates.held = torch.from_numpy(after & (logits < 0)).to(gates.logits.device)
 

@@ -42,7 +42,7 @@ _KEYS = (
     "format", "unit", "edges", "logits", "alive", "held", "momentum", "keep", "budget", "loss_at_start", "alpha", "finished",
     "steps_taken", "steps_skipped",
 )  # fmt: skip
-_BUDGET_KEYS = ("whole", "target", "steps", "least", "multiples", "recalibrated", "pricing_state")
+_BUDGET_KEYS = ("whole", "target", "steps", "least", "multiples", "corrections", "pricing_state")
 
 
 def check_saved(state: Mapping[str, Any], unit: str) -> None:

@@ -10,7 +10,7 @@ from gator.cost.latency.runtimes.run_setup import Setup
 from gator.cost.prices import Cost
 from gator.training.recipe import Recipe
 
-_LAYOUTS = ("eager", "compile")  # runtimes that keep the memory layout of a network; the others choose their own
+KEEP_LAYOUT = ("eager", "compile")  # runtimes that keep the memory layout of a network; the others choose their own
 
 
 def cost_for(recipe: Recipe, device: str) -> Cost:
@@ -32,7 +32,7 @@ def _latency(recipe: Recipe, device: str) -> Latency:
         method=settings.method,
         batch=settings.batch,
         threads=settings.threads or recipe.run.threads or None,
-        channels_last=recipe.run.in_channels_last and settings.runtime in _LAYOUTS,
+        channels_last=recipe.run.in_channels_last and settings.runtime in KEEP_LAYOUT,
         dtype=settings.dtype,
         device=device if settings.device == "auto" else settings.device,
         rounds=settings.rounds,

@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import asdict, dataclass, replace
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
 from torch import Tensor, nn
 
-from gator.cost.latency.network_timer import NetworkTimer
 from gator.cost.measure import measure
+from gator.training.runtimes import RuntimeTimes
 
 
 @dataclass(frozen=True)
@@ -24,6 +24,7 @@ class Figures:
     bytes: int
     latency_ms: float = 0.0  # measured when the run is finished, interleaved with the other networks
     latency_spread_ms: float = 0.0
+    other_runtimes_ms: Mapping[str, float] = field(default_factory=dict)  # the same on other runtimes that are installed
 
 
 @dataclass(frozen=True)
@@ -57,13 +58,14 @@ class Result:
     timed_under: str  # the conditions of the latencies: runtime, device, threads, batch
     chosen: int  # the round whose network is the result: the last, or with max_drop the smallest network within it
     why: str = ""  # with max_drop, why that one, and how much accuracy it loses
+    slower: tuple[str, ...] = ()  # a sentence for every runtime on which a pruned network is slower than the dense one
 
     def as_json(self) -> dict[str, Any]:
         return asdict(self)
 
     def __str__(self) -> str:
         tables = (_table(self.before, outcome) for outcome in self.rounds)
-        return "\n\n".join([*tables, *([self.why] if self.why else []), f"latency: {self.timed_under}"])
+        return "\n\n".join([*tables, *([self.why] if self.why else []), *self.slower, f"latency: {self.timed_under}"])
 
     @property
     def network(self) -> Path:
@@ -71,10 +73,16 @@ class Result:
         return Path(self.folder) / self.rounds[self.chosen].file
 
 
-def with_latencies(found: Sequence[Figures], networks: Sequence[nn.Module], timer: NetworkTimer) -> list[Figures]:
-    """The figures of these networks with the mean and spread of their latencies, measured interleaved."""
-    timings = timer.accurate_times([timer.prepare(network) for network in networks])
-    return [replace(one, latency_ms=t.mean_ms, latency_spread_ms=t.spread_ms) for one, t in zip(found, timings, strict=True)]
+def with_latencies(found: Sequence[Figures], times: Sequence[RuntimeTimes]) -> list[Figures]:
+    """The figures of networks with their latencies; the first of `times` is the runtime of the recipe."""
+    main, *others = times
+    return [
+        replace(
+            one, latency_ms=main.timings[index].mean_ms, latency_spread_ms=main.timings[index].spread_ms,
+            other_runtimes_ms={other.runtime: other.timings[index].mean_ms for other in others},
+        )
+        for index, one in enumerate(found)
+    ]  # fmt: skip
 
 
 def figures(network: nn.Module, one: Tensor, accuracy: float) -> Figures:
@@ -88,7 +96,6 @@ _ROWS = (
     ("FLOPs", "flops", ",d"),
     ("parameters", "params", ",d"),
     ("bytes", "bytes", ",d"),
-    ("latency ms", "latency_ms", ".2f"),
 )
 
 
@@ -97,4 +104,12 @@ def _table(before: Figures, outcome: Outcome) -> str:
     for title, key, form in _ROWS:
         one, two = getattr(before, key), getattr(outcome.figures, key)
         lines.append(f"{title:14}{one:>16{form}}{two:>16{form}}{two / one if one else 1:>9.3f}")
+    times = [("latency ms", before.latency_ms, outcome.figures.latency_ms)]
+    others = outcome.figures.other_runtimes_ms
+    times += [(f"  {name}", before.other_runtimes_ms[name], ms) for name, ms in others.items()]
+    lines += [f"{title:14}{_ms(one):>16}{_ms(two):>16}{two / one if one else 1:>9.3f}" for title, one, two in times]
     return "\n".join(lines)
+
+
+def _ms(value: float) -> str:
+    return f"{value:.2f}" if value >= 1 else f"{value:.3g}"

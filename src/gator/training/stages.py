@@ -11,7 +11,7 @@ import copy
 import math
 import random
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Literal, TypeVar
@@ -40,6 +40,7 @@ from gator.training.recipe import Phase, Recipe
 from gator.training.report import Figures, Outcome, Result, figures, with_latencies
 from gator.training.restore import restore_, state_of
 from gator.training.rounds import Goal, chosen_round, may_go_on, next_goal, targets_of
+from gator.training.runtimes import RuntimeTimes, times_on_all, why_slower
 from gator.training.schedule import Span, spans
 from gator.training.watch import Watch
 from gator.zoo.data import Data, load_data
@@ -354,14 +355,26 @@ class Run:
         files = [self.folder.dense, *(self.folder.path / outcome.file for outcome in self.rounds)]
         networks = [self.networks.from_file(file) for file in files]
         found = [self.before, *(outcome.figures for outcome in self.rounds)]
-        before, *after = on_rank_zero(lambda: with_latencies(found, networks, timer))
+        self.watch.note(f"timing {len(networks)} networks")
+        times = on_rank_zero(lambda: times_on_all(networks, timer))
+        before, *after = with_latencies(found, times)
         rounds = tuple(replace(outcome, figures=one) for outcome, one in zip(self.rounds, after, strict=True))
         chosen, why = chosen_round(self.recipe.prune, rounds, before.accuracy)
+        slower = on_rank_zero(lambda: self._slower(times, chosen + 1, networks, timer))
         result = Result(
-            str(self.folder.path), self.data.tested_on, round(self.seconds, 1), before, rounds, timer.conditions, chosen, why
-        )
+            str(self.folder.path), self.data.tested_on, round(self.seconds, 1), before, rounds, timer.conditions, chosen, why,
+            slower,
+        )  # fmt: skip
         self._write(lambda: self.folder.finish(result.as_json(), str(result)))
         return result
+
+    def _slower(
+        self, times: Sequence[RuntimeTimes], index: int, networks: Sequence[nn.Module], timer: NetworkTimer
+    ) -> tuple[str, ...]:
+        """A sentence for every runtime on which the chosen network is slower than the dense one."""
+        round_to = self.recipe.prune.round_to
+        found = (why_slower(each, index, networks[0], networks[index], timer, round_to) for each in times)
+        return tuple(text for text in found if text)
 
     def _network_timer(self) -> NetworkTimer:
         setup = setup_for(self.recipe, self.processes.device.type)
