@@ -15,7 +15,6 @@ import gator
 from gator.cost.target import parse_target, shown
 from gator.gates.limits import Limits
 from gator.gates.project import project
-from gator.gates.pull import ALPHA, least_rate
 
 
 @pytest.fixture(scope="module")
@@ -93,17 +92,6 @@ def test_a_target_is_met_in_the_given_steps(steps, settings_):
         assert widths["stem"] == 8
     assert min(widths.values()) >= settings_.get("min_width", 0)
     assert all(width % settings_.get("round_to", 1) == 0 for width in widths.values())
-
-
-@pytest.mark.parametrize("steps", [500, 5000])
-def test_the_least_rate_brings_a_logit_to_zero_in_the_steps_there_are(steps):
-    """By the pull of the cost alone, with momentum: neither long before the end nor long after it."""
-    rate, logit, speed, noise = least_rate(steps, 0.9, 5.293, 1.0), 5.293, 0.0, torch.logit((torch.arange(1000) + 0.5) / 1000)
-    for _ in range(steps):
-        soft = torch.sigmoid(logit + noise)
-        speed = 0.9 * speed + ALPHA * float((soft * (1 - soft)).mean())
-        logit -= rate * speed
-    assert abs(logit) < 1.0
 
 
 @pytest.mark.parametrize(

@@ -28,8 +28,7 @@ from gator.gates.limits import Limits, MinWidth, RoundTo
 from gator.gates.loss import ComputationalLoss
 from gator.gates.project import Scores
 from gator.gates.pruner_state import check_saved, load_state_, state_of
-from gator.gates.pull import ALPHA, least_rate
-from gator.gates.schedule import Schedule
+from gator.gates.schedule import ALPHA, Schedule
 from gator.gates.settings import GateSettings, Per, check_goal, check_not_wrapped
 from gator.gates.update import loss_scale, mean_gradient_, scale_term, update_
 from gator.gates.view import live_view, summary_table
@@ -128,8 +127,6 @@ class Pruner:
         self._forward = self._gated_forward(limits)
         self._scale = loss_scale(self.gates)
         self._use(Budget(self.graph, prices, limits, self._measurable, whole=whole, target=goal, steps=steps))
-        first_logit = float(self.gates.logits[0].detach())
-        self._least_rate = 0.0 if steps is None else least_rate(steps, momentum, first_logit, temperature)
         if state is not None:
             self.load_state_dict(state)
         else:
@@ -167,7 +164,7 @@ class Pruner:
 
     @property
     def alpha(self) -> float:
-        """The weight of the cost in the loss: what was given or, with a target, a constant; 0 once the target is reached."""
+        """The weight of the cost in the loss: what was given; with a target a constant, or 0 while the cost need not pull."""
         return 0.0 if self.finished else self._alpha
 
     @alpha.setter
@@ -224,10 +221,10 @@ class Pruner:
         if gradient is None:
             self.steps_skipped += 1
         else:
-            rate = max(self.settings.gamma * lr, self._least_rate)
+            settings = self.settings
             update_(
-                self.gates, gradient, self._loss.lambda_hat, rate=rate, momentum=self.settings.momentum,
-                weight_decay=self.settings.weight_decay,
+                self.gates, gradient, self._loss.lambda_hat, rate=settings.gamma * lr, momentum=settings.momentum,
+                weight_decay=settings.weight_decay,
             )  # fmt: skip
         if self.budget.schedule is not None:
             self._follow(self.budget.schedule)
@@ -245,7 +242,11 @@ class Pruner:
         if self.steps_taken >= schedule.last_step:
             self.project()
         elif schedule.acts_at(self.steps_taken):
-            self._keep_only(self.budget.on_schedule(self.gates.living(), self._scores(), self.steps_taken))
+            scores = self._scores()
+            self._keep_only(self.budget.on_schedule(self.gates.living(), scores, self.steps_taken))
+            # The cost pulls only until the channels that close next are closed half of the time: the others must not follow.
+            closing = self.budget.closing_next(self.gates.living(), scores, self.steps_taken)
+            self._alpha = ALPHA if (scores[closing] > 0).any() else 0.0
 
     def _close(self) -> None:
         """Permanently close channels with a pass probability below 0.5, as far as the budget allows."""
@@ -316,6 +317,10 @@ class Pruner:
         """The smaller network in the form that networks are measured in."""
         with gates_off(self._forward):
             return cut_for_measurement(self.model, self.graph, kept)
+
+    def cut_so_far(self) -> nn.Module:
+        """The network with the channels that live now, as a graph and unchecked: to evaluate it in the middle of training."""
+        return self._measurable(self.kept)
 
     def shrink_(self, optimizer: Optimizer | None = None) -> None:
         """Remove closed channels from the network, the gates and the optimizer's state; training goes on.

@@ -46,6 +46,7 @@ from gator.training.watch import Watch
 from gator.zoo.data import Data, load_data
 
 T = TypeVar("T")
+_BATCHES_FOR_A_LOOK = 20  # that batch-norm statistics are computed from, to evaluate a network between epochs
 _EPOCHS_PER_ROUND = 1_000_000  # more than any round has: no two rounds see the same order of examples
 
 
@@ -307,7 +308,7 @@ class Run:
         test_loss: float | None = None
         every = self.recipe.run.evaluate_every
         if every and (loop.position.epoch + 1) % every == 0:
-            accuracy, test_loss = self._evaluate(loop.network)
+            accuracy, test_loss = self._evaluate(self._as_it_would_be(loop))
             self.accuracy_best = max(self.accuracy_best, accuracy)
             if not math.isfinite(test_loss):
                 raise LossError(f"the test loss is {test_loss} after epoch {loop.position.epoch + 1} of {stage.kind}")
@@ -319,6 +320,15 @@ class Run:
         self._write(lambda: self.folder.record(moment, self.total_steps))
         self.watch.epoch(moment)
         loop.next_epoch()
+
+    def _as_it_would_be(self, loop: Loop) -> nn.Module:
+        """The network to evaluate after an epoch: with gates on as it would be cut now, with new batch-norm statistics."""
+        if loop.pruner is None:
+            return loop.network
+        small = self.networks.placed(loop.pruner.cut_so_far())
+        batches = min(self.recipe.finetune.recalibrate, _BATCHES_FOR_A_LOOK)
+        recalibrate_(small, self.data.train, self.processes, batches=batches, channels_last=self.recipe.run.in_channels_last)
+        return small
 
     def _evaluate(self, network: nn.Module, *, float32: bool = False) -> tuple[float, float]:
         """Accuracy and loss on the test data, in the precision of the run or in float32."""

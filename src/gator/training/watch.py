@@ -22,7 +22,7 @@ class Moment:
     loss: float
     lr: float
     seconds: float  # of this phase
-    accuracy: float | None = None
+    accuracy: float | None = None  # while gates are on: of the network as it would be cut now, with new batch-norm statistics
     test_loss: float | None = None
     cost_left: float | None = None  # as a share of the dense network's cost
     target: float | None = None  # as a share of it, too
