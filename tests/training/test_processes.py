@@ -48,17 +48,18 @@ def torchrun(*args: str, folder, launcher: tuple[str, ...] = TORCHRUN, code: str
 
 @pytest.mark.trains
 @pytest.mark.parametrize(
-    ("per", "launcher"),
+    ("per", "launcher", "precision"),
     [
-        ("batch", TORCHRUN),
-        pytest.param("example", TORCHRUN, marks=pytest.mark.slow),
-        pytest.param("batch", ACCELERATE, marks=pytest.mark.slow),
+        ("batch", TORCHRUN, "no"),
+        pytest.param("example", TORCHRUN, "no", marks=pytest.mark.slow),
+        pytest.param("example", TORCHRUN, "bf16", marks=pytest.mark.slow),
+        pytest.param("batch", ACCELERATE, "no", marks=pytest.mark.slow),
     ],
 )
-def test_two_processes_agree_on_every_mask(per, launcher, tmp_path) -> None:
+def test_two_processes_agree_on_every_mask(per, launcher, precision, tmp_path) -> None:
     if launcher is ACCELERATE and importlib.util.find_spec("accelerate") is None:
         pytest.skip("needs Accelerate for its launcher")
-    changes = ("prune.epochs=3", f"prune.per={per}", "finetune.distill=0.5", "data.sub_batch=48")
+    changes = ("prune.epochs=3", f"prune.per={per}", "finetune.distill=0.5", "data.sub_batch=48", f"run.precision={precision}")
     args = ("prune", "digits", *set_options(*changes), "--out", str(tmp_path / "run"))
     done = torchrun(*args, folder=tmp_path, launcher=launcher)
     assert done.returncode == 0, done.stderr[-3000:]

@@ -114,10 +114,18 @@ def test_shrinking_changes_nothing_but_the_time(tmp_path) -> None:
 
 
 @pytest.mark.parametrize(
-    "phase", [pytest.param("train", marks=pytest.mark.slow), "prune", pytest.param("finetune", marks=pytest.mark.slow)]
+    ("phase", "precision"),
+    [
+        pytest.param("train", "no", marks=pytest.mark.slow),
+        ("prune", "no"),
+        pytest.param("prune", "bf16", marks=pytest.mark.slow),
+        pytest.param("finetune", "no", marks=pytest.mark.slow),
+        pytest.param("finetune", "bf16", marks=pytest.mark.slow),
+    ],
 )
-def test_ctrl_c_saves_and_the_rest_is_the_same(phase, tmp_path) -> None:
-    whole = gator.run(short_recipe("finetune.distill=0.5"), folder=tmp_path / "whole")
+def test_ctrl_c_saves_and_the_rest_is_the_same(phase, precision, tmp_path) -> None:
+    recipe = short_recipe("finetune.distill=0.5", "prune.distill=0.5", f"run.precision={precision}", "prune.per=example")
+    whole = gator.run(recipe, folder=tmp_path / "whole")
 
     def stop(moment: Moment) -> None:
         if moment.phase == phase and moment.step == (moment.steps - 2):
@@ -125,7 +133,7 @@ def test_ctrl_c_saves_and_the_rest_is_the_same(phase, tmp_path) -> None:
 
     folder, handler = tmp_path / "stopped", signal.getsignal(signal.SIGINT)
     with pytest.raises(gator.RunError, match=r"stopped; the checkpoint is .*step-.*Resume with: gator prune --resume .*stop"):
-        gator.run(short_recipe("finetune.distill=0.5"), folder=folder, watch=Recording(stop))
+        gator.run(recipe, folder=folder, watch=Recording(stop))
     assert signal.getsignal(signal.SIGINT) is handler
     again = gator.resume(folder)
     assert again.rounds[0].figures.accuracy == whole.rounds[0].figures.accuracy
