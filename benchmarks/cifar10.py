@@ -35,7 +35,7 @@ from torch.utils.flop_counter import FlopCounterMode
 
 import gator
 from gator import zoo
-from gator.training.reading import recipe_from_text
+from gator.training.recipe_file import recipe_from_text
 from gator.zoo.data import load_data
 
 HERE = Path(__file__).parent

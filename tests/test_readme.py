@@ -34,7 +34,7 @@ def test_the_training_loop_runs_as_it_stands(tmp_path) -> None:
 
 
 def test_the_recipe_is_one() -> None:
-    from gator.training.reading import recipe_from_text
+    from gator.training.recipe_file import recipe_from_text
 
     (text,) = re.findall(r"```toml\n(.*?)```", README, re.S)
     recipe = recipe_from_text(text)

@@ -29,8 +29,8 @@ from gator.surgery.cut import cut
 from gator.surgery.cut_plan import CutPlan
 from gator.surgery.inplace import cut_
 from gator.surgery.masked import masked
-from gator.training.reading import read_recipe
 from gator.training.recipe import Recipe
+from gator.training.recipe_file import read_recipe
 from gator.training.report import Result
 from gator.training.run import resume, run
 

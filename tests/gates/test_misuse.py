@@ -11,6 +11,7 @@ import pytest
 import torch
 from small import SmallResNet, backward
 from torch import nn
+from torch.nn.utils.parametrizations import weight_norm
 
 import gator
 
@@ -170,3 +171,12 @@ def test_a_function_as_criterion_and_ratios_by_edge() -> None:
         gator.one_shot(model, graph, lambda rows, gradient: rows.abs().sum(1)[:1], target=0.5)
     with pytest.raises(gator.GatorError, match=r"ratios of 'stem' is 1\.5; expected a share from 0 to 1"):
         gator.one_shot(model, graph, ratios={"stem": 1.5})
+
+
+def test_a_model_that_computes_its_weights_is_refused_by_gates_and_scored_by_criteria():
+    model = nn.Sequential(weight_norm(nn.Conv2d(3, 8, 3)), nn.ReLU(), nn.Conv2d(8, 2, 1))
+    x = torch.randn(2, 3, 6, 6)
+    with pytest.raises(gator.GatorError, match=r"weight_norm or spectral_norm.*\n.*remove_parametrizations"):
+        gator.Pruner(model, x, alpha=1.0)
+    kept = gator.one_shot(model, gator.trace(model, x), "l1", ratios=0.5)
+    assert [len(channels) for channels in kept.values()] == [4]

@@ -8,8 +8,8 @@ from typing import Any
 
 import torch
 
-from gator.training.reading import read_recipe
 from gator.training.recipe import Recipe
+from gator.training.recipe_file import read_recipe
 
 THREADS = torch.get_num_threads()  # as many as the tests have
 SHORT = (

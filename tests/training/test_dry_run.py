@@ -9,7 +9,7 @@ from training.small import short_recipe
 
 import gator
 from gator.training.dry_run import dry_run
-from gator.training.reading import SHIPPED, recipe_from_text
+from gator.training.recipe_file import SHIPPED, recipe_from_text
 
 QUICK = ("digits", "cifar10-resnet20-cpu")
 NAMES = sorted(path.stem for path in SHIPPED.glob("*.toml"))
@@ -63,3 +63,7 @@ def test_a_target_as_a_share_in_any_form(target: str) -> None:
     said = dry_run(short_recipe(f"prune.target={target}", "latency.rounds=1"))
     left, before = (int(figure.replace(",", "")) for figure in re.search(r"([\d,]+) of ([\d,]+) MACs left", said).groups())
     assert 0.4 * before < left <= 0.5 * before
+
+
+def test_a_recipe_with_one_annealing_can_be_tried() -> None:
+    assert "two steps of every phase" in dry_run(short_recipe('finetune.anneal="continue"', "latency.rounds=1"))

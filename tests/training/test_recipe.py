@@ -12,8 +12,9 @@ from training.small import short_recipe
 import gator
 from gator.cost.latency.runtimes.by_name import RUNTIMES
 from gator.cost.latency.runtimes.run_setup import DEVICES, DTYPES
-from gator.training.reading import SHIPPED, as_mapping, differing_keys, recipe_from_text, recipe_text
 from gator.training.recipe import DeviceName, DtypeName, RuntimeName
+from gator.training.recipe_check import check
+from gator.training.recipe_file import SHIPPED, as_mapping, differing_keys, recipe_from_text, recipe_text
 
 LEAST = """
 name = "mine"
@@ -193,3 +194,11 @@ def test_a_target_may_be_a_string(target: str) -> None:
     recipe = recipe_from_text(LEAST, [f"prune.target={target}"])
     assert recipe.prune.target == target.strip('"')
     assert recipe_from_text(recipe_text(recipe)) == recipe
+
+
+def test_a_recipe_made_in_python_is_checked_for_its_choices_too() -> None:
+    recipe = short_recipe()
+    with pytest.raises(gator.RecipeError, match=r"prune\.criterion = 'l3'; expected 'l1'"):
+        check(dataclasses.replace(recipe, prune=dataclasses.replace(recipe.prune, criterion="l3", epochs=0)))
+    with pytest.raises(gator.RecipeError, match=r"run\.channels_last = 'yes'; expected 'auto'"):
+        check(dataclasses.replace(recipe, run=dataclasses.replace(recipe.run, channels_last="yes")))

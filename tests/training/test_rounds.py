@@ -127,10 +127,11 @@ def test_channels_are_chosen_by_a_criterion_without_gates(criterion, tmp_path) -
 def test_channels_are_chosen_by_a_function_of_the_user(tmp_path) -> None:
     def first_half(model, graph, cost):
         assert cost == pytest.approx(0.5 * graph.macs)
-        return {edge.name: range(edge.width // 2) for edge in graph.edges}
+        return {edge.name: torch.arange(edge.width) < edge.width // 2 for edge in graph.edges}
 
     recipe = short_recipe("prune.epochs=0", "prune.criterion=function", "train.epochs=0")
     result = gator.run(recipe, folder=tmp_path / "run", choose=first_half)
     assert result.rounds[0].figures.macs < 0.3 * result.before.macs
+    assert result.rounds[0].share == pytest.approx(result.rounds[0].figures.macs / result.before.macs)
     with pytest.raises(gator.RunError, match="go together"):
         gator.run(recipe, folder=tmp_path / "other")

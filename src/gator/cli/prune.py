@@ -36,7 +36,7 @@ def prune(
     """Train, prune and fine-tune a network as a recipe says."""
     from gator.training import run
     from gator.training.dry_run import dry_run as try_recipe
-    from gator.training.reading import read_recipe
+    from gator.training.recipe_file import read_recipe
 
     given = {"prune.cost": cost, "prune.target": target, "latency.runtime": runtime}
     set = [*(f"{key}={value}" for key, value in given.items() if value), *set]

@@ -10,7 +10,7 @@ import numpy as np
 import torch
 from torch import Tensor, fx, nn
 
-from gator.gates.read import closed_channels, conv_of_gated_input, conv_of_gated_weight, multiplied
+from gator.gates.gated_conv import closed_channels, conv_of_gated_input, conv_of_gated_weight, multiplied
 from gator.gates.sites import Site, Units
 from gator.graph.program import BatchInt, Call, Mode, Ref
 from gator.surgery.emit_masked import FILL, MaskedEmitter

@@ -1,13 +1,14 @@
 """The gates of a network: one logit per channel, drawn once per forward for all readers of the channel (section 3.1).
 
 A channel passes where logit + logistic noise is not negative, so its probability to pass is the sigmoid of its logit.
-In backward the step function is replaced by a sigmoid of that sum. A channel whose probability is below 0.5 is
-closed permanently.
+In backward the step function is replaced by a sigmoid of that sum. With an alpha, a channel whose probability is below 0.5 is
+closed permanently; on the way to a target the schedule closes those with the lowest logits.
 
-What a channel is worth is the loss with it minus the loss without it, which the gradient of its gate tells only to first order;
-and in a trained network, which is near a minimum, that gradient is mostly noise. The next term of the Taylor series is half
-the second derivative, for which the square of the gradient of one example stands (the Fisher information): it comes for free.
-It is used on the way to a target; with an alpha the gates learn as in the paper.
+The value of a channel is the loss without it minus the loss with it. The gradient of its gate is the first-order term of that,
+and in a trained network, which is near a minimum, mostly noise. The next term of the Taylor series is half the second
+derivative. The squared gradient of one example estimates it (the Fisher information) at no extra cost; with one draw for a
+batch, the squared gradient of the batch times its size. It is used on the way to a target; with an alpha the gates learn as in
+the paper.
 """
 
 from __future__ import annotations

@@ -24,6 +24,7 @@ from gator.gates.budget import Budget, Masks
 from gator.gates.limits import Limits, MinWidth, RoundTo, edges_named
 from gator.gates.project import Alive, Scores, disconnecting_edge, project
 from gator.gates.trade import traded
+from gator.graph.bake import baked
 from gator.graph.hypergraph import Edge, Hypergraph, SavedGraph
 from gator.graph.trace import named_tensors, retraced
 from gator.surgery.cut import cut_for_measurement
@@ -198,7 +199,7 @@ def _chosen(budget: Budget, scores: Scores, cost_limit: float, steering: Sequenc
 def _scores(
     model: nn.Module, graph: Hypergraph, criterion: Criterion | CriterionFunction, loss: Callable[[], Tensor] | None, seed: int
 ) -> Scores:
-    tensors = named_tensors(model)
+    tensors = named_tensors(baked(model))
     if criterion == "random":
         return np.random.default_rng(seed).random(sum(edge.width for edge in graph.edges))
     with _gradients(model, loss) as gradients:

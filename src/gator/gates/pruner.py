@@ -29,9 +29,9 @@ from gator.gates.loss import ComputationalLoss
 from gator.gates.project import Scores
 from gator.gates.pruner_state import check_saved, load_state_, state_of
 from gator.gates.schedule import ALPHA, Schedule
-from gator.gates.settings import GateSettings, Per, check_goal, check_not_wrapped
+from gator.gates.settings import GateSettings, Per, check_goal, check_model
+from gator.gates.summary import live_view, summary_table
 from gator.gates.update import loss_scale, mean_gradient_, scale_term, update_
-from gator.gates.view import live_view, summary_table
 from gator.graph.hypergraph import Hypergraph, SavedGraph
 from gator.graph.trace import retraced, trace
 from gator.surgery.cut import cut, cut_for_measurement
@@ -51,7 +51,7 @@ class Pruner:
         alpha: the weight of the cost in the loss (eq. 4); or
         target: what may be left of the cost after `steps` steps: a share (0.5, "50%") or a figure ("300 MMACs", "4 MB").
         steps: the number of steps with gates. Channels close on a schedule, the target is reached after 0.9 of the steps (never
-            above it, less than one channel below it), and the rest trains the network as it will be cut.
+            above it, less than one step of `round_to` channels below it), and the rest trains the network as it will be cut.
         per: "example" draws gates for every example (the paper), "batch" once per forward.
         gamma: the learning rate of the gates, as a multiple of `lr` in `step` (eq. 8).
         momentum, weight_decay, temperature: of the gates; the user's optimizer never sees them.
@@ -60,7 +60,8 @@ class Pruner:
             edges of 64 channels or more, of 4 from 32 on and for grouped convolutions, so that no kernel becomes slower.
         keep: edges to leave as they are, by name, by a layer that writes them, by glob pattern or module.
         graph: a traced graph to use instead of `example_inputs`.
-        state: what `state_dict()` gave for this network as it is now: the pruner resumes from there.
+        state: what `state_dict()` gave for this network as it is now: the pruner resumes from there, with the target, steps and
+            limits that it was saved with.
 
     Raises:
         GatorError: for settings that do not fit; BudgetError if the target cannot be reached.
@@ -102,7 +103,7 @@ class Pruner:
     ) -> None:
         check_goal(alpha, target, steps)
         self.settings = GateSettings(per, gamma, momentum, weight_decay, temperature)
-        check_not_wrapped(model)
+        check_model(model)
         if (graph is None) == (example_inputs is None):
             raise GatorError("pass example_inputs, or graph=gator.trace(...): one of them, not both")
         self.model = model
@@ -132,7 +133,7 @@ class Pruner:
         else:
             self.budget.check_reachable(self.gates.living(), self._scores())
             if goal is not None and whole <= goal:
-                self.project()  # there is nothing to do
+                self._forward.noisy = False  # there is nothing to do
         attach(self._forward)
 
     @property

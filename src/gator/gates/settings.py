@@ -8,6 +8,7 @@ from typing import Literal, get_args
 from torch import nn
 
 from gator.errors import GatorError
+from gator.graph.bake import needs_baking
 
 Per = Literal["example", "batch"]
 
@@ -46,8 +47,13 @@ def check_goal(alpha: float | None, target: float | str | None, steps: int | Non
         raise GatorError(f"steps={steps!r}; expected a whole number of steps, 1 or more")
 
 
-def check_not_wrapped(model: nn.Module) -> None:
-    """Raise for a model inside a wrapper of torch's: gates go on the model itself."""
+def check_model(model: nn.Module) -> None:
+    """Raise for a model that cannot have gates: one inside a wrapper of torch's, or one that computes its weights."""
+    if needs_baking(model):
+        raise GatorError(
+            "gates cannot be put on a model with weight_norm or spectral_norm, which computes its weights\n"
+            "  Remove it first (torch.nn.utils.parametrize.remove_parametrizations), or choose channels with gator.one_shot."
+        )
     wrappers = (nn.parallel.DistributedDataParallel, nn.DataParallel)
     if isinstance(model, wrappers):
         raise GatorError(

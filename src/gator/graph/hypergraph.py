@@ -1,4 +1,4 @@
-"""The hypergraph: edges of channels that are kept or removed together, as frozen data that can be printed and saved as JSON."""
+"""The hypergraph: edges of channels that the same layers write and read; frozen data that can be printed and saved as JSON."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ class Member:
 
 @dataclass(frozen=True)
 class Edge:
-    """Channels that are kept or removed together (paper, section 3.2)."""
+    """Channels that the same layers write and read (paper, section 3.2); each is kept or removed in all of them at once."""
 
     name: str  # of its first producer: stable from run to run
     width: int  # how many units can be kept or removed
@@ -46,7 +46,7 @@ class Edge:
     consumers: tuple[str, ...]  # C_in: the layers that read them
     members: tuple[Member, ...] = field(repr=False)  # every parameter and buffer axis that shrinks with them
     parameters: int  # elements of the parameters it touches
-    macs: int  # multiply-adds of the calls it touches, for one example
+    macs: int  # multiply-adds of the calls it touches, for the batch of the example inputs
 
 
 @dataclass(frozen=True, repr=False)

@@ -16,7 +16,7 @@ from gator.errors import TraceError
 from gator.graph.program import Call, Mode, Program, Ref
 from gator.graph.record_forward import record_once
 from gator.graph.rules import has_rule
-from gator.graph.rules.factory import PATTERNED
+from gator.graph.rules.creation import PATTERNED
 from gator.surgery.plan import Plan
 from gator.surgery.sizes import Cutting, dim_of, new_arguments, positions, selected_positions, size_arguments
 

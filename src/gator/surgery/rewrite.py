@@ -13,7 +13,7 @@ import numpy as np
 import torch
 
 from gator.graph.program import Call
-from gator.graph.rules.factory import PATTERNED
+from gator.graph.rules.creation import PATTERNED
 from gator.surgery.sizes import dim_of, new_arguments, selected_positions
 from gator.surgery.writer import Writer
 

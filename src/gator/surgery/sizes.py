@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from gator.graph.analysis import ProgramLabels
 from gator.graph.labels import Axis
 from gator.graph.program import Call, Mode, Program
-from gator.graph.rules.factory import UNIFORM
+from gator.graph.rules.creation import UNIFORM
 from gator.graph.rules.indexing import slice_range
 from gator.surgery.plan import Mask, Plan
 

@@ -42,7 +42,9 @@ def _short(recipe: Recipe, parts: int) -> Recipe:
         data=dataclasses.replace(recipe.data, batch=parts * _EXAMPLES, sub_batch=_EXAMPLES if recipe.data.sub_batch else 0),
         train=_one_epoch(recipe.train),
         prune=dataclasses.replace(_one_epoch(recipe.prune), alphas=recipe.prune.alphas[:_STEPS]),
-        finetune=dataclasses.replace(_one_epoch(recipe.finetune), recalibrate=min(recipe.finetune.recalibrate, 1)),
+        finetune=dataclasses.replace(
+            _one_epoch(recipe.finetune), recalibrate=min(recipe.finetune.recalibrate, 1), anneal="restart"
+        ),
         # Not a table: building one takes minutes, and the file would stay.
         latency=dataclasses.replace(recipe.latency, method="probe", batch=1, rounds=1, table="", other_device=False),
     )

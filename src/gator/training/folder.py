@@ -21,8 +21,8 @@ import torch
 from gator.atomic_file import write_atomically
 from gator.cost.latency.runtimes.device_name import processor
 from gator.errors import FileError, RunError
-from gator.training.reading import as_mapping, differing_keys, read_recipe, recipe_text
 from gator.training.recipe import Recipe
+from gator.training.recipe_file import as_mapping, differing_keys, read_recipe, recipe_text
 from gator.training.watch import Moment
 
 _PACKAGES = ("torch-gator", "torch", "numpy", "safetensors", "torchvision", "timm", "transformers", "onnxruntime")

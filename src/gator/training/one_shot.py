@@ -15,6 +15,7 @@ from gator.gates.one_shot import one_shot
 from gator.graph.hypergraph import Hypergraph
 from gator.graph.trace import trace
 from gator.surgery.cut import cut
+from gator.surgery.plan import Plan
 from gator.training.evaluate import class_scores
 from gator.training.recipe import Recipe
 from gator.zoo.data import Loader
@@ -44,7 +45,8 @@ def chosen_by_criterion(
             min_width=max(settings.min_width, 1), round_to=settings.round_to, keep=settings.keep,
         )  # fmt: skip
     small = cut(model, graph, kept)
-    return small, prices.total([len(kept.get(edge.name, range(edge.width))) for edge in graph.edges]) / whole
+    masks = Plan(graph, kept).masks
+    return small, prices.total([int(masks[edge.name].sum()) for edge in graph.edges]) / whole
 
 
 def _examples(train: Loader, device: torch.device) -> tuple[Tensor, Tensor]:

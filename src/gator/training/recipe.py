@@ -1,6 +1,6 @@
 """The settings of a run: a tree of frozen dataclasses with every key, its type and its default.
 
-These classes are the only list of keys: reading.py reads them from TOML, and recipe_check.py checks their values.
+These classes are the only list of keys: recipe_file.py reads them from TOML, and recipe_check.py checks their values.
 """
 
 from __future__ import annotations

@@ -6,7 +6,8 @@ The message names the key, the value that was found, and what was expected.
 from __future__ import annotations
 
 import dataclasses
-from typing import Any, Literal, get_args, get_origin, get_type_hints
+from types import UnionType
+from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
 
 from gator.errors import RecipeError
 from gator.training.recipe import DataSettings, LatencySettings, Phase, PrunePhase, Recipe
@@ -54,8 +55,12 @@ def _check_choices(settings: Any, path: str) -> None:
         value = getattr(settings, name)
         if dataclasses.is_dataclass(value):
             _check_choices(value, f"{path}{name}.")
-        elif get_origin(hint) is Literal:
-            _need(value in get_args(hint), f"{path}{name}", value, listed(get_args(hint)))
+            continue
+        kinds = get_args(hint) if get_origin(hint) in (Union, UnionType) else (hint,)
+        choices = [choice for kind in kinds if get_origin(kind) is Literal for choice in get_args(kind)]
+        others = tuple(kind for kind in kinds if isinstance(kind, type))
+        if choices and not (others and isinstance(value, others)):
+            _need(value in choices, f"{path}{name}", value, listed(tuple(choices)))
 
 
 def _check_data(data: DataSettings) -> None:

@@ -10,7 +10,7 @@ from typing import Any
 from torch import Tensor, nn
 
 from gator.cost.measure import measure
-from gator.training.runtimes import RuntimeTimes
+from gator.training.final_times import RuntimeTimes
 
 
 @dataclass(frozen=True)

@@ -19,7 +19,7 @@ from gator.training.checkpoint import (
 )
 from gator.training.folder import check_same_recipe
 from gator.training.loop import Position
-from gator.training.reading import as_mapping
+from gator.training.recipe_file import as_mapping
 from gator.training.report import Figures, Outcome
 
 if TYPE_CHECKING:

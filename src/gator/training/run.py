@@ -14,9 +14,9 @@ from gator.rank_zero import on_rank_zero
 from gator.training.folder import RunFolder, environment, next_free
 from gator.training.one_shot import Choose
 from gator.training.processes import Processes
-from gator.training.reading import read_recipe
 from gator.training.recipe import Recipe
 from gator.training.recipe_check import check
+from gator.training.recipe_file import read_recipe
 from gator.training.report import Result
 from gator.training.stages import Run
 from gator.training.watch import Watch

@@ -31,6 +31,7 @@ from gator.surgery.slice import flush_denormals_
 from gator.training.checkpoint import State, checkpoints, load_optimizer_, parameters_in_order, write_checkpoint
 from gator.training.costs import cost_for, setup_for
 from gator.training.evaluate import evaluate, recalibrate_
+from gator.training.final_times import RuntimeTimes, times_on_all, why_slower
 from gator.training.folder import RunFolder
 from gator.training.loop import Loop, LossError, optimizer_for
 from gator.training.networks import Networks
@@ -40,7 +41,6 @@ from gator.training.recipe import Phase, Recipe
 from gator.training.report import Figures, Outcome, Result, figures, with_latencies
 from gator.training.restore import restore_, state_of
 from gator.training.rounds import Goal, chosen_round, may_go_on, next_goal, targets_of
-from gator.training.runtimes import RuntimeTimes, times_on_all, why_slower
 from gator.training.schedule import Span, spans
 from gator.training.watch import Watch
 from gator.zoo.data import Data, load_data
@@ -154,7 +154,8 @@ class Run:
             return self._finish()
         except LossError as error:
             assert stage is not None
-            advice = f"Start again with a smaller learning rate (--set {stage.kind}.lr=...)."
+            key = "prune" if self._phase(stage)[1].before else stage.kind  # one annealing over both phases has one rate
+            advice = f"Start again with a smaller learning rate (--set {key}.lr=...)."
             raise RunError(f"{error}\n  {self._last_good()}. {advice}") from error
         finally:
             folder.close()

@@ -1,12 +1,12 @@
 """What every operator does to labels: one table, keyed by the operator itself."""
 
-from gator.graph.rules import contraction, factory, indexing, movement, normalization, pointwise, recurrent, reduction, spatial
+from gator.graph.rules import contraction, creation, indexing, movement, normalization, pointwise, recurrent, reduction, spatial
 from gator.graph.rules.table import Scope, find, has_rule
 
 __all__ = [
     "Scope",
     "contraction",
-    "factory",
+    "creation",
     "find",
     "has_rule",
     "indexing",

@@ -36,11 +36,9 @@ def times_on_all(networks: Sequence[nn.Module], timer: NetworkTimer) -> tuple[Ru
         other = on_runtime(timer, name)
         try:
             runtime_of(other.setup)
-            runs = [other.prepare(network) for network in networks]
-        except Exception as error:  # not installed, or an exporter that does not know an operator: the others still count
+            found.append(RuntimeTimes(name, other.times([other.prepare(network) for network in networks])))
+        except Exception as error:  # not installed, or it cannot run this network: the others still count
             log.info("not timed on %s: %s", name, str(error).splitlines()[0] if str(error) else type(error).__name__)
-            continue
-        found.append(RuntimeTimes(name, other.times(runs)))
     return tuple(found)
 
 
@@ -58,14 +56,21 @@ def why_slower(
     if ms <= _SLOWER * dense_ms:
         return ""
     here = on_runtime(timer, times.runtime)
-    arguments, runtime = here.setup.arguments(here.inputs), runtime_of(here.setup)
-    with here.setup.on():
-        before = dict(runtime.layers(dense, arguments, here.setup, 3))
-        after = runtime.layers(network, arguments, here.setup, 3)
-    worst = sorted(after, key=lambda layer: before.get(layer[0], 0.0) - layer[1])[:_LAYERS]
-    where = f", mostly in {', '.join(name for name, _ in worst)}" if worst else ""
+    before, after = (_layers(each, here) for each in (dense, network))
+    worst = sorted(after, key=lambda name: before.get(name, 0.0) - after[name])[:_LAYERS]
+    where = f", mostly in {', '.join(worst)}" if worst else ""
     advice = "prune.round_to = 8" if round_to != 8 else 'prune.cost = "latency" with latency.runtime = ' + f'"{times.runtime}"'
     return (
         f"on {times.runtime} the pruned network takes {ms / dense_ms:.2f} times as long as the dense one{where}\n"
-        f"  Widths that are no multiples of what its kernels work on are slow there: set {advice}."
+        f"  A likely cause is a width that is not a multiple of what its kernels work on at a time: try {advice}."
     )
+
+
+def _layers(network: nn.Module, timer: NetworkTimer) -> dict[str, float]:
+    """Milliseconds of every layer, as far as the runtime reports them."""
+    try:
+        with timer.setup.on():
+            return dict(runtime_of(timer.setup).layers(network, timer.setup.arguments(timer.inputs), timer.setup, 3))
+    except Exception as error:  # the sentence is worth less than the result of the run
+        log.info("the layers could not be timed on %s: %s", timer.setup.runtime, error)
+        return {}

@@ -12,7 +12,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 import gator
 from gator.gates.emit_gated import GatedEmitter
-from gator.gates.read import closed_channels, conv_of_gated_input, conv_of_gated_weight
+from gator.gates.gated_conv import closed_channels, conv_of_gated_input, conv_of_gated_weight
 
 PER = ["example", "batch"]
 
@@ -20,7 +20,7 @@ PER = ["example", "batch"]
 @pytest.fixture
 def _large(monkeypatch):
     """Every convolution counts as large."""
-    monkeypatch.setattr("gator.gates.read._SMALL", 0)
+    monkeypatch.setattr("gator.gates.gated_conv._SMALL", 0)
 
 
 class Watch(TorchDispatchMode):
@@ -113,7 +113,7 @@ def test_an_interrupt_leaves_everything_as_it_was(rows, relu, share):
 @pytest.mark.parametrize("share", [0.0, 0.05, 0.6])
 @pytest.mark.parametrize(("rows", "relu"), [(1, False), (5, False), (5, True)], ids=["weight", "input", "relu"])
 def test_a_gated_convolution_is_one_of_a_product(rows, relu, share, groups, channels_last, small, monkeypatch):
-    monkeypatch.setattr("gator.gates.read._SMALL", small)
+    monkeypatch.setattr("gator.gates.gated_conv._SMALL", small)
     leaves = leaves_of(rows, groups=groups, share=share, channels_last=channels_last)
     plain = [t.detach().clone().requires_grad_() for t in leaves]
     found, expected = convolved(*leaves, relu=relu, groups=groups), expected_of(*plain, relu=relu, groups=groups)
@@ -161,7 +161,7 @@ def test_only_what_needs_a_gradient_gets_one():
 @pytest.mark.parametrize("shape", [(8, 12, 3, 3), (8, 12, 1, 1), (80, 12, 3, 3)], ids=["3x3", "1x1", "weight_larger_than_x"])
 @pytest.mark.parametrize("batched", [True, False])
 def test_one_draw_gates_the_smaller_side(shape, tiny, batched, monkeypatch):
-    monkeypatch.setattr("gator.gates.read._TINY", tiny)
+    monkeypatch.setattr("gator.gates.gated_conv._TINY", tiny)
     x, gate = torch.randn(5, 12, 6, 6, dtype=torch.float64), torch.ones(1, 12, dtype=torch.float64)
     gate[0, :3] = 0
     leaves = [t.requires_grad_() for t in (x if batched else x[0], torch.randn(shape, dtype=torch.float64), gate)]
