@@ -72,6 +72,7 @@ def test_a_network_that_is_slower_somewhere_is_reported_with_its_layers() -> Non
     assert 'latency.runtime = "onnxruntime"' in why_slower(onnx, 1, *both, timer, 8)
 
 
+@pytest.mark.slow
 @pytest.mark.trains
 def test_the_table_of_a_run_has_every_runtime(tmp_path) -> None:
     result = gator.run(short_recipe("train.epochs=0", "prune.epochs=1"), folder=tmp_path / "run")

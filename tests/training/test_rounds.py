@@ -63,6 +63,7 @@ def test_gated_weights_are_kept_as_long_as_they_are_needed() -> None:
     assert not may_go_on(PrunePhase(target=0.5), 0)
 
 
+@pytest.mark.trains
 def test_three_targets_give_three_networks_from_one_run(tmp_path) -> None:
     recipe = short_recipe("prune.targets=[0.8, 0.6, 0.4]", "prune.epochs=1", "prune.round_to=1")
     result = gator.run(recipe, folder=tmp_path / "run")
@@ -77,6 +78,8 @@ def test_three_targets_give_three_networks_from_one_run(tmp_path) -> None:
     assert 0.55 < first[-1]["cost_left"] <= 0.6  # of the dense network, not of the round before
 
 
+@pytest.mark.slow
+@pytest.mark.trains
 def test_a_run_with_several_targets_is_resumed_in_the_middle(tmp_path) -> None:
     class Stop(Watch):
         def wants_step(self) -> bool:
@@ -97,6 +100,7 @@ def test_a_run_with_several_targets_is_resumed_in_the_middle(tmp_path) -> None:
         assert one == two
 
 
+@pytest.mark.slow
 @pytest.mark.trains
 def test_a_run_ends_with_the_smallest_network_that_keeps_the_accuracy(tmp_path) -> None:
     """However the accuracies turn out, the result keeps its promise, or the run says that no network does."""
@@ -116,7 +120,7 @@ def test_a_run_ends_with_the_smallest_network_that_keeps_the_accuracy(tmp_path) 
     assert json.loads((tmp_path / "run" / "result.json").read_text())["chosen"] == result.chosen
 
 
-@pytest.mark.parametrize("criterion", ["l1", "taylor"])
+@pytest.mark.parametrize("criterion", ["l1", pytest.param("taylor", marks=pytest.mark.slow)])
 def test_channels_are_chosen_by_a_criterion_without_gates(criterion, tmp_path) -> None:
     recipe = short_recipe("prune.epochs=0", f"prune.criterion={criterion}", "prune.round_to=1", "finetune.distill=0.5")
     result = gator.run(recipe, folder=tmp_path / "run")
