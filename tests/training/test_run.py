@@ -165,7 +165,7 @@ def test_several_rounds_are_resumed_in_the_middle(tmp_path) -> None:
 
 
 def test_a_non_finite_loss_stops_the_run(tmp_path) -> None:
-    recipe = short_recipe("prune.lr=1e30", "run.checkpoint_seconds=0")
+    recipe = short_recipe("prune.lr=1e30", "prune.schedule=constant", "run.checkpoint_seconds=0")
     with pytest.raises(gator.RunError) as error:
         gator.run(recipe, folder=tmp_path / "run")
     text = str(error.value)

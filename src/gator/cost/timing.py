@@ -1,6 +1,6 @@
 """Timing on a noisy machine: candidates are interleaved, median and spread are reported, outliers are counted.
 
-A measurement during which other processes were busy is repeated. That is known on Linux; on other systems the first one counts.
+A measurement during which other processes were busy is repeated. Only Linux reports their load; elsewhere the first one counts.
 """
 
 from __future__ import annotations

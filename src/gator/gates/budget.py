@@ -148,7 +148,7 @@ class Budget:
         )  # fmt: skip
         if found < self.target * (1 - tolerance) and (alive != living).any():
             reached = (shown(value, self.prices.unit) for value in (self.target, found))
-            log.warning("the target of %s is met with %s: no network that was measured comes nearer", *reached)
+            log.warning("the target of %s is reached with %s; no network that was measured comes closer", *reached)
         return alive, found
 
     def settle(self, alive: Alive, measured: float | None) -> None:

@@ -50,7 +50,7 @@ class Pruner:
         cost: "flops", "memory", "latency", or a cost object.
         alpha: the weight of the cost in the loss (eq. 4); or
         target: what may be left of the cost after `steps` steps: a share (0.5, "50%") or a figure ("300 MMACs", "4 MB").
-        steps: the number of steps with gates. Channels close on a schedule, the target is reached after 0.9 of the steps (never
+        steps: the number of steps with gates. Channels close on a schedule; the target is reached after 0.75 of them (never
             above it, less than one step of `round_to` channels below it), and the rest trains the network as it will be cut.
         per: "example" draws gates for every example (the paper), "batch" once per forward.
         gamma: the learning rate of the gates, as a multiple of `lr` in `step` (eq. 8).

@@ -142,7 +142,7 @@ def test_a_budget_that_is_far_from_met_is_said_so(fake, caplog) -> None:
     pruner = gator.Pruner(model, x, cost=gator.Latency("fake", threads=1), target=0.99, steps=10, round_to=24)
     pruner.project()
     assert pruner.cost_left < 0.96 * pruner.whole_cost
-    assert re.search(r"the target of .* is met with .*: no network that was measured comes nearer", caplog.text)
+    assert re.search(r"the target of .* is reached with .*; no network that was measured comes closer", caplog.text)
 
 
 def test_the_lowest_that_can_be_reached_is_reached() -> None:
