@@ -242,7 +242,7 @@ def test_an_estimate_is_made_right_on_the_way_to_the_target(fake) -> None:
     assert pruner.cost_left == pytest.approx(now / 0.8, rel=0.02)
     pruner.budget.on_schedule(alive, pruner._scores(), 5)
     assert pruner.budget.corrections == 0
-    pruner.budget.on_schedule(alive, pruner._scores(), 30)
+    pruner.budget.on_schedule(alive, pruner._scores(), 22)
     assert pruner.budget.corrections == 1
     assert pruner.cost_left == pytest.approx(now, rel=0.02)
 
