@@ -43,6 +43,8 @@ def run(setting: str, threads: int, more: list[str]) -> Outcome:
     name, _, value = setting.partition("=")
     environment = os.environ | {name: value, "GATOR_TEST_THREADS": str(threads), "OMP_WAIT_POLICY": "PASSIVE"}  # no spinning
     with tempfile.TemporaryDirectory() as folder:
+        # torch.compile does not tell kernels of one setting from those of another in its cache.
+        environment["TORCHINDUCTOR_CACHE_DIR"] = str(Path(folder) / "inductor")
         report = Path(folder) / "report.xml"
         command = [sys.executable, "-m", "pytest", "-n", "0", "-p", "no:cacheprovider", "-m", "trains", f"--junitxml={report}"]
         before = time.perf_counter()
