@@ -8,18 +8,14 @@ With the default settings (`round_to="auto"`) and with single channels as steps;
 from __future__ import annotations
 
 import argparse
-import sys
-from pathlib import Path
 
 import torch
+from separable import separable_network
 
 import gator
 from gator.cost.latency.network_timer import NetworkTimer
 from gator.cost.latency.runtimes.run_setup import checked_setup
 from gator.graph.inputs import describe
-
-sys.path.insert(0, str(Path(__file__).parent.parent / "tests" / "cost" / "latency"))
-from test_kernels import separable_network
 
 
 def main() -> None:

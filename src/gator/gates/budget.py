@@ -16,10 +16,10 @@ from torch import nn
 from gator.cost.prices import PlainData, Prices
 from gator.cost.target import shown
 from gator.errors import GatorError
+from gator.gates.budget_schedule import Schedule
 from gator.gates.correct import corrected
 from gator.gates.limits import Limits
 from gator.gates.project import Alive, Scores, disconnecting_edge, project, smallest, unreachable
-from gator.gates.schedule import Schedule
 from gator.gates.widen import widened
 from gator.graph.hypergraph import Hypergraph
 

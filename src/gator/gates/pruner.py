@@ -22,13 +22,13 @@ from gator.cost.target import parse_target
 from gator.errors import GatorError
 from gator.gates.attach import GatedForward, attach, detach, gates_off, is_attached
 from gator.gates.budget import Budget
+from gator.gates.budget_schedule import ALPHA, Schedule
 from gator.gates.channel_origin import origin_of, traced_again
 from gator.gates.gate import Gates
 from gator.gates.limits import Limits, MinWidth, RoundTo
 from gator.gates.loss import ComputationalLoss
 from gator.gates.project import Scores
 from gator.gates.pruner_state import check_saved, load_state_, state_of
-from gator.gates.schedule import ALPHA, Schedule
 from gator.gates.settings import GateSettings, Per, check_goal, check_model
 from gator.gates.summary import live_view, summary_table
 from gator.gates.update import loss_scale, mean_gradient_, scale_term, update_
@@ -124,8 +124,7 @@ class Pruner:
         self.steps_taken = self.steps_skipped = 0
         self._alpha = ALPHA if alpha is None else float(alpha)
         self._view: Any = None
-        self._target_given = target is not None
-        self._forward = self._gated_forward(limits)
+        self._forward = self._gated_forward(limits, second_order=target is not None)
         self._scale = loss_scale(self.gates)
         self._use(Budget(self.graph, prices, limits, self._measurable, whole=whole, target=goal, steps=steps))
         if state is not None:
@@ -180,9 +179,9 @@ class Pruner:
         """The edges that have no gates, by name."""
         return tuple(self.graph.edges[index].name for index in self.budget.limits.kept)
 
-    def _gated_forward(self, limits: Limits) -> GatedForward:
+    def _gated_forward(self, limits: Limits, *, second_order: bool) -> GatedForward:
         gated = frozenset(range(len(self.graph.edges))) - frozenset(limits.kept)
-        settings, second_order = self.settings, self._target_given
+        settings = self.settings
         return GatedForward(self.model, self.graph, settings.per, gated, settings.temperature, second_order=second_order)
 
     def _use(self, budget: Budget, loss_at_start: float | None = None) -> None:
@@ -351,7 +350,7 @@ class Pruner:
         old_edges = old.edge_of[origin.first[self.graph.starts[:-1]]]  # the old edge of every new one
         prices = self.cost.restored(self.model, self.graph, self.prices.state_for_cut(self.model, self.graph))
         budget = self.budget.of_cut(self.graph, prices, old_edges)
-        self._forward = self._gated_forward(budget.limits)
+        self._forward = self._gated_forward(budget.limits, second_order=budget.target is not None)
         self._forward.noisy = forward.noisy
         with torch.no_grad():
             self.gates.logits.copy_(origin.carried(old.logits.detach()))

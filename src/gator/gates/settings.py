@@ -42,7 +42,7 @@ def check_goal(alpha: float | None, target: float | str | None, steps: int | Non
     if alpha is not None and not alpha >= 0:
         raise GatorError(f"alpha={alpha!r}; expected zero or more")
     if (target is None) != (steps is None):
-        raise GatorError("target= and steps= go together: pass the number of steps after which the target is reached")
+        raise GatorError("target= and steps= go together: pass the number of steps with gates")
     if steps is not None and (isinstance(steps, bool) or not isinstance(steps, int) or steps < 1):
         raise GatorError(f"steps={steps!r}; expected a whole number of steps, 1 or more")
 

@@ -18,9 +18,9 @@ from torch.optim import SGD, AdamW, Optimizer
 from gator.errors import RunError
 from gator.gates.pruner import Pruner
 from gator.training.evaluate import check_scores, class_scores, to_device
+from gator.training.learning_rate import Span, learning_rate
 from gator.training.processes import Processes
 from gator.training.recipe import Phase, Recipe
-from gator.training.schedule import Span, learning_rate
 from gator.training.watch import Moment
 from gator.zoo.data import Loader
 

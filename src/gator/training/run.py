@@ -11,8 +11,8 @@ from typing import Any
 
 from gator.errors import RunError
 from gator.rank_zero import on_rank_zero
+from gator.training.by_criterion import Choose
 from gator.training.folder import RunFolder, environment, next_free
-from gator.training.one_shot import Choose
 from gator.training.processes import Processes
 from gator.training.recipe import Recipe
 from gator.training.recipe_check import check

@@ -28,20 +28,20 @@ from gator.gates.pruner import Pruner
 from gator.graph.inputs import describe
 from gator.rank_zero import on_rank_zero
 from gator.surgery.slice import flush_denormals_
+from gator.training.by_criterion import Choose, chosen_by_criterion
 from gator.training.checkpoint import State, checkpoints, load_optimizer_, parameters_in_order, write_checkpoint
 from gator.training.costs import cost_for, setup_for
 from gator.training.evaluate import evaluate, recalibrate_
 from gator.training.final_times import RuntimeTimes, times_on_all, why_slower
 from gator.training.folder import RunFolder
+from gator.training.learning_rate import Span, spans
 from gator.training.loop import Loop, LossError, optimizer_for
 from gator.training.networks import Networks
-from gator.training.one_shot import Choose, chosen_by_criterion
 from gator.training.processes import Processes
 from gator.training.recipe import Phase, Recipe
 from gator.training.report import Figures, Outcome, Result, figures, with_latencies
 from gator.training.restore import restore_, state_of
 from gator.training.rounds import Goal, chosen_round, may_go_on, next_goal, targets_of
-from gator.training.schedule import Span, spans
 from gator.training.watch import Watch
 from gator.zoo.data import Data, load_data
 

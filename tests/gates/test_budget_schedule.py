@@ -9,8 +9,8 @@ from torch import nn
 from torch.nn import functional
 
 import gator
+from gator.gates.budget_schedule import Schedule
 from gator.gates.gate import drawn_gates
-from gator.gates.schedule import Schedule
 
 
 def test_the_schedule_falls_from_the_whole_cost_to_the_target():

@@ -5,8 +5,8 @@ import dataclasses
 import pytest
 from training.small import short_recipe
 
+from gator.training.learning_rate import Span, learning_rate, spans
 from gator.training.recipe import Phase
-from gator.training.schedule import Span, learning_rate, spans
 
 
 def rates(phase: Phase, steps: int = 10, span: Span = Span()) -> list[float]:
