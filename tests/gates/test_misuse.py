@@ -9,9 +9,9 @@ import warnings
 import numpy as np
 import pytest
 import torch
+from networks import CASES
 from small import SmallResNet, backward
 from torch import nn
-from torch.nn.utils.parametrizations import weight_norm
 
 import gator
 
@@ -173,10 +173,12 @@ def test_a_function_as_criterion_and_ratios_by_edge() -> None:
         gator.one_shot(model, graph, ratios={"stem": 1.5})
 
 
-def test_a_model_that_computes_its_weights_is_refused_by_gates_and_scored_by_criteria():
-    model = nn.Sequential(weight_norm(nn.Conv2d(3, 8, 3)), nn.ReLU(), nn.Conv2d(8, 2, 1))
-    x = torch.randn(2, 3, 6, 6)
-    with pytest.raises(gator.GatorError, match=r"weight_norm or spectral_norm.*\n.*remove_parametrizations"):
+@pytest.mark.parametrize("name", ["weight_norm", "old_weight_norm", "spectral_norm"])
+def test_a_model_that_computes_its_weights_is_refused_by_gates_and_scored_by_criteria(name):
+    model, x, _ = CASES[name]()
+    message = r"weight_norm or spectral_norm.*\n.*remove_parametrizations.*remove_weight_norm"
+    with pytest.raises(gator.GatorError, match=message):
         gator.Pruner(model, x, alpha=1.0)
-    kept = gator.one_shot(model, gator.trace(model, x), "l1", ratios=0.5)
-    assert [len(channels) for channels in kept.values()] == [4]
+    graph = gator.trace(model, x)
+    kept = gator.one_shot(model, graph, "l1", ratios=0.5)
+    assert [len(kept[edge.name]) for edge in graph.edges] == [edge.width // 2 for edge in graph.edges]

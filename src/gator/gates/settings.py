@@ -52,7 +52,8 @@ def check_model(model: nn.Module) -> None:
     if needs_baking(model):
         raise GatorError(
             "gates cannot be put on a model with weight_norm or spectral_norm, which computes its weights\n"
-            "  Remove it first (torch.nn.utils.parametrize.remove_parametrizations), or choose channels with gator.one_shot."
+            "  Remove it first (torch.nn.utils.parametrize.remove_parametrizations, or torch.nn.utils.remove_weight_norm\n"
+            "  for the old kind), or choose channels with gator.one_shot."
         )
     wrappers = (nn.parallel.DistributedDataParallel, nn.DataParallel)
     if isinstance(model, wrappers):
