@@ -5,13 +5,11 @@ from __future__ import annotations
 import pytest
 import torch
 from small import SmallResNet, backward
-from support import gap, randomised
-from torch import nn
+from support import gap
 from torch.nn import functional
 from torch.utils._python_dispatch import TorchDispatchMode
 
 import gator
-from gator.gates.emit_gated import GatedEmitter
 from gator.gates.gated_conv import closed_channels, conv_of_gated_input, conv_of_gated_weight
 
 PER = ["example", "batch"]
@@ -56,17 +54,16 @@ def leaves_of(rows, *, groups=1, share=0.05, dtype=torch.float64, channels_last=
     return [t.requires_grad_() for t in (x, weight, torch.randn(8, dtype=dtype), gate)]
 
 
-def convolved(x, weight, bias, gate, *, relu=False, groups=1):
+def convolved(x, weight, bias, gate, *, groups=1):
     """The convolution under test."""
     settings = ([2], [1], [1], groups)
     if gate.shape[0] == 1:
         return conv_of_gated_weight(x, weight, bias, gate, *settings)
-    return conv_of_gated_input(x, weight, bias, gate, closed_channels(gate), relu, *settings)
+    return conv_of_gated_input(x, weight, bias, gate, closed_channels(gate), *settings)
 
 
-def expected_of(x, weight, bias, gate, *, relu=False, groups=1):
+def expected_of(x, weight, bias, gate, *, groups=1):
     """The same by way of a product that autograd knows."""
-    x = torch.relu(x) if relu else x
     if gate.shape[0] == 1:
         weight = weight * gate[0][None, :, None, None]
     else:
@@ -94,16 +91,16 @@ def test_parameters_are_never_touched(per, low):
 
 @pytest.mark.usefixtures("_large")
 @pytest.mark.parametrize("share", [0.05, 0.6])
-@pytest.mark.parametrize(("rows", "relu"), [(1, False), (5, False), (5, True)], ids=["weight", "input", "relu"])
-def test_an_interrupt_leaves_everything_as_it_was(rows, relu, share):
+@pytest.mark.parametrize("rows", [1, 5], ids=["weight", "input"])
+def test_an_interrupt_leaves_everything_as_it_was(rows, share):
     """Whichever operator it comes after, in forward or backward."""
     leaves = leaves_of(rows, share=share)
     with Watch(leaves) as whole:
-        convolved(*leaves, relu=relu).sum().backward()
+        convolved(*leaves).sum().backward()
     for moment in range(1, whole.count + 1):
         leaves = leaves_of(rows, share=share)
         with Watch(leaves, interrupt_after=moment) as watch, pytest.raises(KeyboardInterrupt):
-            convolved(*leaves, relu=relu).sum().backward()
+            convolved(*leaves).sum().backward()
         assert watch.untouched()
 
 
@@ -111,12 +108,12 @@ def test_an_interrupt_leaves_everything_as_it_was(rows, relu, share):
 @pytest.mark.parametrize("channels_last", [False, True])
 @pytest.mark.parametrize("groups", [1, 2])
 @pytest.mark.parametrize("share", [0.0, 0.05, 0.6])
-@pytest.mark.parametrize(("rows", "relu"), [(1, False), (5, False), (5, True)], ids=["weight", "input", "relu"])
-def test_a_gated_convolution_is_one_of_a_product(rows, relu, share, groups, channels_last, small, monkeypatch):
+@pytest.mark.parametrize("rows", [1, 5], ids=["weight", "input"])
+def test_a_gated_convolution_is_one_of_a_product(rows, share, groups, channels_last, small, monkeypatch):
     monkeypatch.setattr("gator.gates.gated_conv._SMALL", small)
     leaves = leaves_of(rows, groups=groups, share=share, channels_last=channels_last)
     plain = [t.detach().clone().requires_grad_() for t in leaves]
-    found, expected = convolved(*leaves, relu=relu, groups=groups), expected_of(*plain, relu=relu, groups=groups)
+    found, expected = convolved(*leaves, groups=groups), expected_of(*plain, groups=groups)
     assert (type(found.grad_fn).__name__ == "_GatedConvBackward") is (rows > 1 and not small)
     assert torch.allclose(found, expected, rtol=1e-12)
     slope = torch.randn_like(expected)
@@ -128,12 +125,11 @@ def test_a_gated_convolution_is_one_of_a_product(rows, relu, share, groups, chan
 
 @pytest.mark.usefixtures("_large")
 @pytest.mark.parametrize("share", [0.05, 0.6])
-@pytest.mark.parametrize("relu", [False, True])
-def test_autocast_is_as_for_a_plain_convolution(relu, share):
+def test_autocast_is_as_for_a_plain_convolution(share):
     leaves = leaves_of(5, dtype=torch.float32, share=share, channels_last=True)
     plain = [t.detach().clone().requires_grad_() for t in leaves]
     with torch.autocast("cpu", torch.bfloat16):
-        found, expected = convolved(*leaves, relu=relu), expected_of(*plain, relu=relu)
+        found, expected = convolved(*leaves), expected_of(*plain)
     assert type(found.grad_fn).__name__ == "_GatedConvBackward"
     assert found.dtype == torch.bfloat16
     assert found.stride() == expected.stride()
@@ -151,8 +147,8 @@ def test_only_what_needs_a_gradient_gets_one():
     for wanted in range(4):
         leaves = [t.detach() for t in leaves_of(5)]
         plain = [t.clone() for t in leaves]
-        convolved(*(t.requires_grad_(i == wanted) for i, t in enumerate(leaves)), relu=True).sum().backward()
-        expected_of(*(t.requires_grad_(i == wanted) for i, t in enumerate(plain)), relu=True).sum().backward()
+        convolved(*(t.requires_grad_(i == wanted) for i, t in enumerate(leaves))).sum().backward()
+        expected_of(*(t.requires_grad_(i == wanted) for i, t in enumerate(plain))).sum().backward()
         assert [t.grad is None for t in leaves] == [i != wanted for i in range(4)]
         assert torch.allclose(leaves[wanted].grad, plain[wanted].grad, rtol=1e-10, atol=1e-12)
 
@@ -205,62 +201,3 @@ def test_gates_keep_no_activations_for_backward(per, logit, low):
     with torch.no_grad():
         pruner.gates.logits.fill_(logit)
     assert saved_bytes(model, x, low) < 1.03 * plain
-
-
-class ReadTwice(nn.Module):
-    """A ReLU whose result, or whose memory, is read by more than one convolution."""
-
-    def __init__(self, kind):
-        super().__init__()
-        self.kind = kind
-        self.first, self.norm, self.second, self.third = (
-            nn.Conv2d(2, 6, 1),
-            nn.BatchNorm2d(6),
-            nn.Conv2d(6, 3, 3),
-            nn.Conv2d(6, 3, 3),
-        )
-
-    def forward(self, x):
-        y = self.norm(self.first(x))
-        if self.kind == "alone":
-            return self.second(torch.relu(y))
-        if self.kind == "alone_in_place":
-            return self.second(torch.relu_(y))
-        if self.kind == "also_before":
-            shifted = y + 1.0
-            return self.second(torch.relu_(y)) + self.third(shifted)
-        if self.kind == "two_convolutions":
-            h = torch.relu(y)
-            return self.second(h) + self.third(h)
-        if self.kind == "returned":
-            h = torch.relu(y)
-            return self.second(h), h.mean(1)
-        h = torch.relu_(y)
-        return self.second(h) + self.third(y + h)
-
-
-ALONE = ["alone", "alone_in_place", "also_before"]
-
-
-@pytest.mark.usefixtures("_large")
-@pytest.mark.parametrize("kind", [*ALONE, "two_convolutions", "returned", "added_in_place"])
-def test_a_relu_is_computed_by_a_convolution_only_if_that_alone_reads_it(kind, monkeypatch):
-    """Either way the result and all gradients are those of a ReLU that is computed by itself."""
-    x = torch.randn(4, 2, 5, 5).double()
-    found = []
-    for inside in (True, False):
-        if not inside:
-            monkeypatch.setattr(GatedEmitter, "_relus_of_convolutions", lambda _: frozenset())
-        torch.manual_seed(1)
-        model = randomised(ReadTwice(kind)).train()
-        pruner = gator.Pruner(model, x, alpha=1.0)
-        with torch.no_grad():
-            pruner.gates.logits.fill_(1.0)
-        torch.manual_seed(2)
-        result = model(x)
-        sum((part * part).sum() for part in (result if isinstance(result, tuple) else (result,))).backward()
-        assert 0 < float(pruner._forward.last.detach().mean()) < 1
-        readers = [node for node in pruner._forward._trained.graph.nodes if node.target is conv_of_gated_input]
-        assert any(node.args[5] for node in readers) is (inside and kind in ALONE)
-        found.append((result, [p.grad for p in model.parameters() if p.grad is not None], pruner.gates.logits.grad))
-    assert gap(*found) < 1e-10

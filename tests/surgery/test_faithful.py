@@ -76,17 +76,18 @@ def test_a_class_that_only_seems_right_is_not_returned(name: str) -> None:
         gator.cut(model, graph, {"a": [0, 1, 2]}, keep_class=True)
 
 
-def test_other_arguments_are_refused() -> None:
+def test_other_arguments_are_followed_by_a_mask_and_refused_by_a_graph() -> None:
     model = linear(lambda m, x, k=1, mask=None: m.b(F.relu(m.a(x))) * k + (0 if mask is None else mask))
     x = x64(2, 4)
     graph = gator.trace(model, (x, 2))
-    forms = [gator.cut(model, graph, {"a": range(6)}, keep_class=False)]
-    with gator.masked(model, graph, {}):
-        for network in (model, *forms):
-            assert network(x, 2).shape == (2, 2)
-            for args in ((x, 3), (x, 2, x64(2, 2)), (x, x64(2, 2))):
-                with pytest.raises(gator.GatorError, match="traced with other arguments"):
-                    network(*args)
+    small = gator.cut(model, graph, {"a": [0, 2]}, keep_class=False)
+    own = gator.cut(model, graph, {"a": [0, 2]}, keep_class=True)
+    assert gap(small(x, 2), own(x, 2)) <= 1e-9
+    for args in ((x, 3), (x, 2, x64(2, 2)), (x, x64(2, 2))):
+        with gator.masked(model, graph, {"a": [0, 2]}):
+            assert gap(model(*args), own(*args)) <= 1e-9
+        with pytest.raises(gator.GatorError, match="traced with other arguments"):
+            small(*args)
 
 
 @pytest.mark.parametrize("traced", [2, 3, 8])
@@ -103,22 +104,31 @@ def test_arithmetic_on_the_batch_is_followed_or_refused(kind: str, traced: int) 
         x = x64(batch, 4)
         expected = run(model, x)
         with gator.masked(model, graph, {}):
-            try:
-                assert gap(expected, run(model, x)) <= 1e-9
-            except gator.GatorError as error:
-                assert batch != traced
-                assert "traced with other arguments" in str(error)
+            assert gap(expected, run(model, x)) <= 1e-9
+        try:
+            assert gap(expected, run(gator.cut(model, graph, {}, keep_class=False), x)) <= 1e-9
+        except gator.GatorError as error:
+            assert batch != traced
+            assert "traced with other arguments" in str(error)
 
 
-def test_other_sizes_are_followed_or_refused() -> None:
+def _follows(model, graph, kept, x):
+    """A mask is right for this input too."""
+    with gator.masked(model, graph, kept):
+        found = run(model, x)
+    assert gap(found, run(gator.cut(model, graph, kept, keep_class=True), x)) <= 1e-9
+
+
+def test_other_sizes_are_followed_by_a_mask_and_followed_or_refused_by_a_graph() -> None:
     steps = Run(lambda m, x: m.b(sum(m.a(x[:, t]) for t in range(x.shape[1]))), a=nn.Linear(4, 6), b=nn.Linear(6, 2)).double()
     graph = gator.trace(steps, x64(2, 3, 4))
-    with gator.masked(steps, graph, {}), pytest.raises(gator.GatorError, match=r"shape \(any, 3, 4\)"):
-        steps(x64(2, 5, 4))
+    small = gator.cut(steps, graph, {"a": [0, 3]}, keep_class=False)
+    with pytest.raises(gator.GatorError, match=r"shape \(any, 3, 4\)"):
+        small(x64(2, 5, 4))
+    _follows(steps, graph, {"a": [0, 3]}, x64(2, 5, 4))
     resized = Run(lambda m, x: F.interpolate(m.b(m.a(x)), size=x.shape[-2:]), a=conv(3, 6, stride=2), b=conv(6, 2)).double()
     graph = gator.trace(resized, x64(2, 3, 8, 8))
-    with gator.masked(resized, graph, {}), pytest.raises(gator.GatorError, match="traced with other arguments"):
-        resized(x64(2, 3, 16, 16))
+    _follows(resized, graph, {"a": [0, 3]}, x64(2, 3, 16, 16))
     model, x, _ = CASES["unet"]()
     model = randomised(model)
     graph = gator.trace(model, x.double())

@@ -1,7 +1,8 @@
 """Put gates on a model and take them off again, leaving no trace.
 
-While attached, `model.forward` is replaced: in train mode by the network with gates, in eval mode by the network as if the
-closed channels were removed. Gates are not parameters of the model and not in its state_dict.
+While attached, the layers that read an edge read it through the gates in train mode, and without its closed channels in eval
+mode; the model runs its own forward. If a reader cannot be reached there (`surgery/own_forward.py`), `model.forward` is replaced
+by a recording of the network instead. Gates are not parameters of the model and not in its state_dict.
 """
 
 from __future__ import annotations
@@ -18,20 +19,24 @@ from torch import Tensor, fx, nn
 from gator.errors import GatorError
 from gator.gates.emit_gated import GatedEmitter
 from gator.gates.gate import Gates
+from gator.gates.gated_reader import Draw, GatedReader
 from gator.gates.settings import Per
 from gator.gates.sites import drawn_together, sites_of
 from gator.graph.hypergraph import Hypergraph
-from gator.graph.program import BatchInt
+from gator.graph.program import BatchInt, Call, Mode
 from gator.graph.replaced_forward import ReplacedForward
 from gator.graph.trace import sizes_free
 from gator.surgery.cut_network import Signature
-from gator.surgery.masked import MaskedForward, signature_of
+from gator.surgery.liveness import liveness_of
+from gator.surgery.masked import MaskedForward, masked_readers, signature_of
+from gator.surgery.masked_reader import masked_reader
+from gator.surgery.own_forward import OwnForward, Reader, ReadersOf, unreachable
 from gator.surgery.plan import Plan
 from gator.surgery.slice import canonical_names
 
 
 class GatedForward(ReplacedForward):
-    """Replaces a model's forward. `last` holds the gates that the latest forward with gradients has drawn."""
+    """How a model runs with gates. `last` holds the gates that the latest forward with gradients has drawn."""
 
     def __init__(
         self, model: nn.Module, graph: Hypergraph, per: Per, gated: frozenset[int], temperature: float, *, second_order: bool
@@ -53,11 +58,16 @@ class GatedForward(ReplacedForward):
             shared=drawn_together(self._sites, graph),
             temperature=temperature,
         )
-        self._free = sizes_free(graph, model)
         self.before = model.__dict__.get("forward")
         self.original: Any = model.forward
+        self.unreachable: list[Call] = unreachable(graph, model)
+        self.own = None if self.unreachable else OwnForward(model, graph, self._readers_now, self._start)
+        self._free = self.own is not None or sizes_free(graph, model)
         self._batched = self._batched_input()
-        self._emptied: tuple[str, ...] | None = None  # the edges that the gated graph was written without
+        self._signature: Signature = signature_of(self.original, Plan(graph, {}), free=self._free)
+        self._draw: Draw | None = None
+        self._widths: list[int] = np.diff(graph.starts).tolist()
+        self._emptied: tuple[str, ...] | None = None  # the edges that the gated readers were made without
         self.refresh()
 
     def _batched_input(self) -> int | None:
@@ -81,25 +91,40 @@ class GatedForward(ReplacedForward):
         kept = self.kept()
         plan = Plan(self.graph, kept)
         self._whole = not kept
-        self._masked = MaskedForward(self.model, plan, free=self._free, forward=self.original)
+        self._plan = plan
+        self._masked: dict[Mode, ReadersOf] = {}
+        self._recording = None if self.own is not None else MaskedForward(self.model, plan, free=self._free, forward=self.original)
         emptied = {name: mask for name, mask in kept.items() if not mask.any()}
         names = tuple(sorted(emptied))
         if self._emptied != names:
             self._emptied = names
-            self._plan = Plan(self.graph, emptied)
-            self._signature: Signature = signature_of(self.original, self._plan, free=self._free)
-            self._trained = self._gated_graph()
+            self._gate(Plan(self.graph, emptied))
 
-    def _gated_graph(self) -> fx.GraphModule:
-        emitter = GatedEmitter(self._plan, "train", self.model, canonical_names(self.model), self._sites, len(self.gates))
-        graph = emitter.emit()
-        return fx.GraphModule(emitter.objects, graph)
+    def _gate(self, emptied: Plan) -> None:
+        """Make the gated readers; behind an edge that is closed altogether the network takes another form, a constant."""
+        program, liveness = self.graph.train.program, liveness_of(emptied, "train")
+        readers: dict[int, Reader] = {}
+        gated: dict[int, GatedReader] = {}
+        for call in program.calls:
+            masked = masked_reader(emptied, "train", liveness, call)
+            sites = self._sites.get(call.index)
+            if sites:
+                gated[call.index] = GatedReader(call, sites, program, self.gates.starts, masked, self._drawn)
+            if masked is not None or sites:
+                readers[call.index] = gated.get(call.index) or masked  # type: ignore[assignment]
+        if self.own is not None:
+            self._gated_readers = self.own.readers("train", readers)
+        else:
+            emitter = GatedEmitter(emptied, "train", self.model, canonical_names(self.model), gated)
+            graph = emitter.emit()
+            self._trained = fx.GraphModule(emitter.objects, graph)
 
     def __deepcopy__(self, memo: dict[int, Any]) -> GatedForward:
         new = GatedForward.__new__(GatedForward)
         memo[id(self)] = new
         # A draw belongs to the forward that made it.
-        new.__dict__ = {k: copy.deepcopy(v, memo) for k, v in self.__dict__.items() if k != "last"} | {"last": None}
+        new.__dict__ = {k: copy.deepcopy(v, memo) for k, v in self.__dict__.items() if k not in ("last", "_draw")}
+        new.last = new._draw = None
         return new
 
     def __reduce_ex__(self, protocol: Any) -> Any:
@@ -108,38 +133,99 @@ class GatedForward(ReplacedForward):
             "  Save model.state_dict() and pruner.state_dict(), or pruner.cut() with gator.save."
         )
 
-    def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        if not (self.model.training and self.noisy):
-            if torch.is_grad_enabled():
-                self.last = None  # the draw of an earlier forward must not enter this loss
-            return self.original(*args, **kwargs) if self._whole else self._masked(*args, **kwargs)
-        flat = self._signature.flatten(args, kwargs)
-        if flat[0].device != self.gates.logits.device:
+    @property
+    def _draws(self) -> bool:
+        """Whether a forward draws gates now."""
+        return self.model.training and self.noisy
+
+    def _readers_now(self) -> ReadersOf | None:
+        if self._draws:
+            return self._gated_readers
+        mode: Mode = "train" if self.model.training else "eval"
+        if not self._whole and mode not in self._masked:
+            assert self.own is not None
+            self._masked[mode] = masked_readers(self.own, self._plan, mode)
+        return self._masked.get(mode)
+
+    def _start(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        """Begin a forward: its gates are drawn now, or by the first reader if the arguments do not tell the batch size."""
+        self.forget_draw()
+        if self._draws:
+            try:
+                flat = self._signature.flatten(args, kwargs)
+            except (GatorError, TypeError):
+                return
+            self._make_draw(None if self._batched is None else flat[self._batched].shape[0], flat[0].device)
+        elif torch.is_grad_enabled():
+            self.last = None  # the draw of an earlier forward must not enter this loss
+
+    def forget_draw(self) -> None:
+        """The next reader draws anew."""
+        self._draw = None
+
+    def _drawn(self, examples: int | None) -> Draw:
+        """The gates of this forward, for a reader that sees so many examples."""
+        if self._draw is None:
+            self._make_draw(examples, None)
+        assert self._draw is not None
+        rows = len(self._draw.gates)
+        if self.per == "example" and examples is not None and examples != rows:
             raise GatorError(
-                f"the inputs are on {flat[0].device}, the gates on {self.gates.logits.device}\n"
+                f"a layer sees {examples} examples in a forward whose gates were drawn for {rows}\n"
+                '  Pass the whole batch through the model at once, or pass per="batch" (one draw per forward).'
+            )
+        return self._draw
+
+    def _make_draw(self, examples: int | None, device: torch.device | None) -> None:
+        if device is not None and device != self.gates.logits.device:
+            raise GatorError(
+                f"the inputs are on {device}, the gates on {self.gates.logits.device}\n"
                 "  Move the model to its device first, then make the pruner."
             )
-        examples = 1 if self._batched is None else flat[self._batched].shape[0]
-        rows = examples if self.per == "example" else 1
+        if examples is None and self.per == "example":
+            raise GatorError(
+                'the batch size cannot be told from the arguments of this forward\n  Pass per="batch" (one draw per forward).'
+            )
+        rows = (examples or 1) if self.per == "example" else 1
         drawn, used = self.gates.draw(rows, examples if self._second_order else None)
         if torch.is_grad_enabled():
             self.last = drawn
-        gates = torch.cat([used, used.new_ones(rows, 1)], 1)
-        return self._signature.unflatten(self._trained(gates, *flat), True)
+        self._draw = Draw(used, self._widths)
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        """The recording of the network, with gates in train mode."""
+        assert self._recording is not None
+        if not self._draws:
+            if torch.is_grad_enabled():
+                self.last = None
+            return self.original(*args, **kwargs) if self._whole else self._recording(*args, **kwargs)
+        flat = self._signature.flatten(args, kwargs)
+        self._make_draw(1 if self._batched is None else flat[self._batched].shape[0], flat[0].device)
+        return self._signature.unflatten(self._trained(*flat), True)
 
 
 def is_attached(forward: GatedForward) -> bool:
-    """Whether the model runs this forward, directly or inside something that has wrapped it since."""
+    """Whether the gates are on."""
+    if forward.own is not None:
+        return forward.own.attached
     found = forward.model.__dict__.get("forward")
     return found is forward or not (found is forward.before or isinstance(found, GatedForward))
 
 
 def attach(forward: GatedForward) -> None:
-    forward.model.forward = forward
+    if forward.own is not None:
+        forward.own.attach()
+    else:
+        forward.model.forward = forward
 
 
 def detach(forward: GatedForward) -> bool:
     """Take the gates off; returns whether they were on."""
+    if forward.own is not None:
+        was_on = forward.own.attached
+        if was_on:
+            forward.own.detach()
+        return was_on
     found = forward.model.__dict__.get("forward")
     if found is forward:
         if forward.before is None:

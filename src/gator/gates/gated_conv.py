@@ -3,7 +3,7 @@
 In general a reader multiplies what it reads by the gates, and autograd does the rest. Autograd keeps the product for backward,
 though. A gated weight is small, but with a draw for each example the product is as large as an activation. A large convolution
 on the CPU therefore sets the closed channels of a copy to zero and copies again in backward: it keeps what a plain convolution
-keeps. Where it alone reads the result of a ReLU, the ReLU is computed here too, and that result needs no copy.
+keeps.
 """
 
 from __future__ import annotations
@@ -56,18 +56,18 @@ def _multiplied_weight(weight: Tensor, gate: Tensor) -> Tensor:
 
 
 def conv_of_gated_input(
-    x: Tensor, weight: Tensor, bias: Tensor | None, gate: Tensor, closed: Closed | None, relu: bool, stride: Any, padding: Any,
-    dilation: Any, groups: int,
+    x: Tensor, weight: Tensor, bias: Tensor | None, gate: Tensor, closed: Closed | None, stride: Any, padding: Any, dilation: Any,
+    groups: int,
 ) -> Tensor:  # fmt: skip
-    """A convolution of `x`, or of its ReLU, with a draw (a row of gates) for each example."""
+    """A convolution with a draw (a row of gates) for each example."""
     rank = weight.ndim - 2
     if closed is None or isinstance(padding, str) or not _is_large(x, weight, gate):
-        x = multiplied(functional.relu(x) if relu else x, gate.reshape(*gate.shape, *[1] * rank))
+        x = multiplied(x, gate.reshape(*gate.shape, *[1] * rank))
         return _CONVOLUTIONS[rank - 1](x, weight, bias, stride, padding, dilation, groups)
     if torch.is_autocast_enabled("cpu"):  # it does not reach the operators inside a function of our own
         x, weight, bias = (_lowered(tensor) for tensor in (x, weight, bias))
     how = ([*stride] * (rank // len(stride)), [*padding] * (rank // len(padding)), [*dilation] * (rank // len(dilation)))
-    result: Tensor = _GatedConv.apply(x, weight, bias, gate, closed, relu, *how, groups)  # type: ignore[no-untyped-call]
+    result: Tensor = _GatedConv.apply(x, weight, bias, gate, closed, *how, groups)  # type: ignore[no-untyped-call]
     return result
 
 
@@ -85,52 +85,37 @@ def _lowered(tensor: Tensor | None) -> Any:
 
 
 class _GatedConv(torch.autograd.Function):
-    """Saves its input; of a ReLU the result with the closed channels at zero, and those channels as they were."""
+    """Saves its input."""
 
     @staticmethod
     def forward(
-        ctx: Any, x: Tensor, weight: Tensor, bias: Tensor | None, gate: Tensor, closed: Closed, relu: bool, stride: Any,
-        padding: Any, dilation: Any, groups: int,
+        ctx: Any, x: Tensor, weight: Tensor, bias: Tensor | None, gate: Tensor, closed: Closed, stride: Any, padding: Any,
+        dilation: Any, groups: int,
     ) -> Tensor:  # fmt: skip
         ctx.settings = settings = (stride, padding, dilation, False, [0] * len(stride), groups)
-        ctx.has_bias, ctx.closed, ctx.relu = bias is not None, closed, relu
+        ctx.has_bias, ctx.closed = bias is not None, closed
         ctx.many = len(closed[0]) > _MANY * gate.numel()
-        taken = None
-        if relu:
-            x = torch.relu(x)
-        if relu and not ctx.many:
-            taken = x[closed]
-            gated = x.index_put_(closed, x.new_zeros(()))
-        else:
-            gated = _gated_copy(x, gate, closed, ctx.many)
-        ctx.save_for_backward(x, weight, gate, taken)
-        result: Tensor = aten.convolution.default(gated, weight, bias, *settings)
+        ctx.save_for_backward(x, weight, gate)
+        result: Tensor = aten.convolution.default(_gated_copy(x, gate, closed, ctx.many), weight, bias, *settings)
         return result
 
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, grad: Tensor) -> Any:
-        x, weight, gate, taken = ctx.saved_tensors
+        x, weight, gate = ctx.saved_tensors
         closed: Closed = ctx.closed
         of_x, of_weight, of_bias, of_gate = ctx.needs_input_grad[:4]
         wanted = [of_x or of_gate, of_weight, of_bias and ctx.has_bias]
         sizes = [weight.shape[0]] if ctx.has_bias else None
-        gated = x if taken is not None else _gated_copy(x, gate, closed, ctx.many)
+        gated = _gated_copy(x, gate, closed, ctx.many)
         grad_x, grad_weight, grad_bias = aten.convolution_backward.default(grad, gated, weight, sizes, *ctx.settings, wanted)
-        grad_in, grad_gate, space = None, None, [*range(2, x.ndim)]
-        if grad_x is not None and taken is not None:
-            grad_taken = grad_x[closed]
-            grad_in = aten.threshold_backward.default(grad_x, x, 0)
-            grad_gate = grad_x.mul_(x).sum(space).to(gate.dtype)
-            grad_gate.index_put_(closed, (grad_taken * taken).flatten(1).sum(1).to(gate.dtype))
-        elif grad_x is not None:
+        grad_in, grad_gate = None, None
+        if grad_x is not None:
             # The copy, if there is one, has served; its memory takes the product.
             product = grad_x * x if gated is x else torch.mul(grad_x, x, out=gated)
-            grad_gate = product.sum(space).to(gate.dtype)
+            grad_gate = product.sum([*range(2, x.ndim)]).to(gate.dtype)
             grad_in = grad_x.mul_(_spread(gate, x)) if ctx.many else grad_x.index_put_(closed, x.new_zeros(()))
-            if ctx.relu:
-                grad_in = aten.threshold_backward.default(grad_in, x, 0)
-        return grad_in if of_x else None, grad_weight, grad_bias, grad_gate if of_gate else None, *[None] * 6
+        return grad_in if of_x else None, grad_weight, grad_bias, grad_gate if of_gate else None, *[None] * 5
 
 
 def _gated_copy(x: Tensor, gate: Tensor, closed: Closed, many: bool) -> Tensor:

@@ -217,6 +217,7 @@ class Pruner:
         if self.finished:
             return
         gradient = mean_gradient_(self.gates, self._scale)
+        self._forward.forget_draw()
         self.steps_taken += 1
         if gradient is None:
             self.steps_skipped += 1

@@ -19,6 +19,7 @@ import torch
 from torch import nn
 
 from gator.errors import TraceError
+from gator.graph import function_calls
 from gator.graph.call_names import Rewritten
 from gator.graph.global_state import inside_autograd_function
 from gator.graph.output_shapes import quick_shape
@@ -36,7 +37,7 @@ from gator.private_torch import (
 
 aten = torch.ops.aten
 _TORCH = str(Path(torch.__file__).parent) + os.sep
-_HERE = __file__
+_OURS = (__file__, function_calls.__file__)
 
 
 class RecordedTensor(torch.Tensor):
@@ -98,6 +99,7 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
         self._made: set[int] = set()  # ids of real tensors computed while recording
         self._updated: dict[int, torch.Tensor] = {}  # counters that forward increments: their current values
         self.device = names.device
+        self.functions = function_calls.FunctionLog(names.modules)
 
     def add_input(self, name: str, shape: tuple[int, ...], dtype: torch.dtype) -> RecordedTensor:
         meta = torch.empty(shape, dtype=dtype, device="meta")
@@ -184,6 +186,7 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
         if mutated is not None:
             overwrites = self.meta_and_value(mutated)[1]
         frozen = not torch.is_grad_enabled() and not inside_autograd_function()
+        self.functions.ran(len(self.calls), name)
         self.calls.append(Call(len(self.calls), func, recorded, tuple(ids), module, source, overwrites, frozen, origin))
         if mutated is not None:
             if not isinstance(mutated, RecordedTensor):
@@ -319,7 +322,7 @@ def _source(
             module = modules.get(id(frame.f_locals.get("self")))
         if origins and code in origins:
             origin = origins[code].get(frame.f_lineno, "")
-        if not source and code.co_filename != _HERE and not code.co_filename.startswith((_TORCH, "<")):
+        if not source and code.co_filename not in _OURS and not code.co_filename.startswith((_TORCH, "<")):
             source = f"{code.co_filename}:{frame.f_lineno} ({code.co_name})"
         if source and (module is not None or modules is None) and (origin or not origins):
             break

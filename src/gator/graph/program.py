@@ -56,6 +56,16 @@ class Value:
 
 
 @dataclass(frozen=True)
+class Place:
+    """Where the user's code makes a call: which call of a torch function it is in one run of a module."""
+
+    module: str
+    visit: int  # which run of the module, counted from 0
+    function: str
+    ordinal: int  # which call of the function in that run
+
+
+@dataclass(frozen=True)
 class Call:
     """One operator call. Arguments are keyed by their name in the operator's schema."""
 
@@ -68,6 +78,7 @@ class Call:
     mutates: int | None = None  # the value that an in-place call overwrites
     frozen: bool = False  # ran under no_grad: no gradient flows through its result
     origin: str = ""  # in a rewritten network: the name of the call it was made from (call_names.py)
+    place: Place | None = None  # None if no function of the user's code runs this operator and nothing else
 
     @property
     def packet(self) -> Any:

@@ -113,6 +113,7 @@ def record_once(
             views_untracked(),
             fastpath_disabled(),
             recorder,
+            recorder.functions,
         ):
             buffers = dict(model.named_buffers())
             with autograd_functions_counted():
@@ -131,7 +132,9 @@ def record_once(
         torch.set_rng_state(rng)
     # Cloned here, outside inference mode: inference tensors cannot be used in training.
     constants = {name: tensor.clone() for name, tensor in recorder.constants.items()}
-    values, calls = tuple(recorder.values), tuple(recorder.calls)
+    places = recorder.functions.found
+    values = tuple(recorder.values)
+    calls = tuple(replace(call, place=places.get(call.index)) for call in recorder.calls)
     return Program(training, None, values, calls, identifiers, (outputs, structure), constants, fold)
 
 

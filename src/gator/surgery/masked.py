@@ -12,18 +12,20 @@ from torch import fx, nn
 from gator.errors import GatorError
 from gator.graph.hypergraph import SavedGraph
 from gator.graph.program import MODES, Mode
-from gator.graph.replaced_forward import ReplacedForward
+from gator.graph.replaced_forward import ReplacedForward, has_replaced_forward
 from gator.graph.trace import retraced, sizes_free
 from gator.surgery.cut_network import Signature
 from gator.surgery.emit import is_native
 from gator.surgery.emit_masked import MaskedEmitter
 from gator.surgery.liveness import check_connected, liveness_of
+from gator.surgery.masked_reader import masked_reader
+from gator.surgery.own_forward import OwnForward, ReadersOf, unreachable
 from gator.surgery.plan import Kept, Plan
 from gator.surgery.slice import canonical_names
 
 
 class MaskedForward(ReplacedForward):
-    """Runs a model without the removed channels. The graph of a mode is built when the model first runs in that mode."""
+    """Runs the recording of a model without the removed channels; the graph of a mode is built when it first runs."""
 
     def __init__(self, model: nn.Module, plan: Plan, *, free: bool, forward: Callable[..., Any] | None = None) -> None:
         self._model = model
@@ -44,6 +46,28 @@ class MaskedForward(ReplacedForward):
         return fx.GraphModule(emitter.objects, graph)
 
 
+def masked_readers(own: OwnForward, plan: Plan, mode: Mode) -> ReadersOf:
+    """The readers of a model's own forward under a plan."""
+    liveness = liveness_of(plan, mode)
+    found = {call.index: masked_reader(plan, mode, liveness, call) for call in own.calls[mode]}
+    return own.readers(mode, {index: reader for index, reader in found.items() if reader is not None})
+
+
+class _MaskedOwnForward(OwnForward):
+    """The own forward of a model under one plan."""
+
+    def __init__(self, model: nn.Module, plan: Plan) -> None:
+        super().__init__(model, plan.graph, self._of_mode)
+        self._plan = plan
+        self._found: dict[Mode, ReadersOf] = {}
+
+    def _of_mode(self) -> ReadersOf:
+        mode: Mode = "train" if self.model.training else "eval"
+        if mode not in self._found:
+            self._found[mode] = masked_readers(self, self._plan, mode)
+        return self._found[mode]
+
+
 @contextmanager
 def masked(model: nn.Module, graph: SavedGraph, kept: Kept) -> Iterator[nn.Module]:
     """Inside the block `model` computes with the kept channels only; afterwards it is restored.
@@ -60,8 +84,8 @@ def masked(model: nn.Module, graph: SavedGraph, kept: Kept) -> Iterator[nn.Modul
         >>> with gator.masked(model, graph, {"stem": [0, 1, 2]}):
         ...     expected = model(x)
     """
-    if isinstance(model.__dict__.get("forward"), MaskedForward):
-        raise GatorError("masked() cannot be nested on one model: leave the other block first")
+    if has_replaced_forward(model):
+        raise GatorError("this model has a mask or gates on: leave the other masked() block, or detach() its pruner, first")
     plan = Plan(retraced(graph, model), kept)
     with masked_by(plan, model, free=sizes_free(plan.graph, model)):
         yield model
@@ -69,11 +93,19 @@ def masked(model: nn.Module, graph: SavedGraph, kept: Kept) -> Iterator[nn.Modul
 
 @contextmanager
 def masked_by(plan: Plan, model: nn.Module, *, free: bool = False) -> Iterator[None]:
-    """Like `masked`, with a plan. `free` allows inputs of other sizes than the traced one."""
-    before = model.__dict__.get("forward")  # Accelerate and others assign their own
-    forward = MaskedForward(model, plan, free=free)
+    """Like `masked`, with a plan. `free` allows a recording inputs of other sizes than the traced one."""
     for mode in MODES:
         check_plan(plan, mode)
+    if not unreachable(plan.graph, model):
+        own = _MaskedOwnForward(model, plan)
+        own.attach()
+        try:
+            yield
+        finally:
+            own.detach()
+        return
+    before = model.__dict__.get("forward")  # Accelerate and others assign their own
+    forward = MaskedForward(model, plan, free=free)
     try:
         model.forward = forward
         yield

@@ -1,0 +1,173 @@
+"""What a call computes that reads gated channels: what it reads is multiplied by the gates of the current draw."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Hashable
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from gator.gates.gated_conv import Closed, closed_channels, conv_of_gated_input, conv_of_gated_weight, multiplied
+from gator.gates.sites import Site, Units
+from gator.graph.program import BatchInt, Call, Program
+from gator.surgery.live_call import LiveCall
+from gator.surgery.masked_reader import FILL, MaskedReader, statistic_without
+
+aten = torch.ops.aten
+_CONVS = (aten.conv1d, aten.conv2d, aten.conv3d)
+_EXTREMES = {kind: fill for kind, fill in FILL.items() if kind != "sum"}
+
+
+class Draw:
+    """The gates of one forward, rows x channels, and what readers have computed from them."""
+
+    def __init__(self, gates: Tensor, widths: list[int]) -> None:
+        self.gates = gates
+        self._widths = widths
+        self._rows: dict[Hashable, Tensor] = {}
+        self._closed: dict[Hashable, Closed | None] = {}
+        self._parts: dict[bool, tuple[Tensor, ...]] = {}
+
+    def rows(self, which: Which) -> Tensor:
+        """The gates of a site, rows x positions."""
+        if which.key not in self._rows:
+            self._rows[which.key] = self._of_edge(which) if which.edge is not None else self._picked(which)
+        return self._rows[which.key]
+
+    def _of_edge(self, which: Which) -> Tensor:
+        """All edges are split off at once: backward that is one join instead of one sum a reader."""
+        if which.one_row not in self._parts:
+            self._parts[which.one_row] = (self.gates[:1] if which.one_row else self.gates).split(self._widths, 1)
+        return self._parts[which.one_row][which.edge or 0]
+
+    def _picked(self, which: Which) -> Tensor:
+        gates = self.gates[:1] if which.one_row else self.gates
+        return torch.cat([gates, gates.new_ones(len(gates), 1)], 1).index_select(1, which.index(gates.device))
+
+    def closed(self, which: Which) -> Closed | None:
+        if which.key not in self._closed:
+            self._closed[which.key] = closed_channels(self.rows(which))
+        return self._closed[which.key]
+
+
+class Which:
+    """Which gates of a draw a site multiplies by."""
+
+    def __init__(self, site: Site, starts: Units) -> None:
+        count = int(starts[-1])
+        self._units = np.where(site.units < 0, count, site.units)  # behind the gates there is a column of ones
+        self.positions = len(self._units)
+        self.one_row = site.batch_axis is None
+        self.edge = self._edge(starts)
+        self.key = (self._units.tobytes(), self.one_row)
+        self._index: dict[Any, Tensor] = {}
+
+    def _edge(self, starts: Units) -> int | None:
+        """The edge whose channels these are, all of them and in order."""
+        first = self._units[0]
+        edge = int(np.searchsorted(starts, first, side="right")) - 1
+        if first == starts[-1] or len(self._units) != starts[edge + 1] - starts[edge]:
+            return None
+        return edge if (self._units == np.arange(starts[edge], starts[edge + 1])).all() else None
+
+    def index(self, device: torch.device) -> Tensor:
+        if device not in self._index:
+            self._index[device] = torch.from_numpy(self._units).to(device)
+        return self._index[device]
+
+
+class GatedReader:
+    """Runs one call with gates. `masked` is its reader for edges that are closed altogether.
+
+    `draw` returns the gates of the current forward for a number of examples, None if the call does not tell it.
+    """
+
+    def __init__(
+        self,
+        call: Call,
+        sites: list[Site],
+        program: Program,
+        starts: Units,
+        masked: MaskedReader | None,
+        draw: Callable[[int | None], Draw],
+    ) -> None:
+        self.call = call
+        self._sites = [(site, Which(site, starts)) for site in sites]
+        self._masked = masked
+        self._draw = draw
+        self._batch = _batch_of(call, program)
+
+    @property
+    def identity(self) -> Hashable:
+        """Readers with the same identity compute the same."""
+        sites = tuple((site.argument, site.axis, site.kind, which.key, site.batch_axis, site.copies) for site, which in self._sites)
+        return (self.call.op, sites, None if self._masked is None else self._masked.identity)
+
+    def __call__(self, live: LiveCall) -> Any:
+        if self._masked is not None and self._masked.constant:
+            return self._masked(live)
+        draw = self._draw(None if self._batch is None else live.tensor(self._batch[0]).shape[self._batch[1]])
+        if self._is_gated_conv():
+            return self._gated_conv(live, draw)
+        closed = []
+        for site, which in self._sites:
+            x = live.tensor(site.argument)
+            gate = spread(draw.rows(which), site, which.positions, x)
+            if site.kind == "sum":
+                live = live.given(site.argument, multiplied(x, gate))
+            elif site.kind in _EXTREMES:
+                live = live.given(site.argument, x.masked_fill(_shut(gate, site.axis - x.ndim), _EXTREMES[site.kind]))
+            else:
+                closed.append(1 - gate.to(x.dtype))
+        if closed:
+            return statistic_without(live, closed)
+        return live.run() if self._masked is None else self._masked(live)
+
+    def _is_gated_conv(self) -> bool:
+        """A convolution in its usual form: examples on axis 0, channels on axis 1, or the weight gated instead."""
+        site = self._sites[0][0]
+        if len(self._sites) != 1 or self.call.packet not in _CONVS or site.kind != "sum" or site.axis != 1:
+            return False
+        return site.argument[0] == "weight" or site.batch_axis == 0
+
+    def _gated_conv(self, live: LiveCall, draw: Draw) -> Tensor:
+        (site, which), args = self._sites[0], live.named()
+        get = args.get
+        settings = (get("stride", [1]), get("padding", [0]), get("dilation", [1]), get("groups", 1))
+        rows = draw.rows(which)
+        if site.argument[0] == "weight":
+            return conv_of_gated_weight(args["input"], args["weight"], get("bias"), rows, *settings)
+        return conv_of_gated_input(args["input"], args["weight"], get("bias"), rows, draw.closed(which), *settings)
+
+
+def _batch_of(call: Call, program: Program) -> tuple[Any, int] | None:
+    """An argument and an axis of it whose size is the number of examples."""
+    for argument, value in call.tensors():
+        for axis, size in enumerate(program.values[value].shape):
+            if isinstance(size, BatchInt) and size.slope == 1 and size.offset == 0:
+                return argument, axis
+    return None
+
+
+def spread(rows: Tensor, site: Site, positions: int, x: Tensor) -> Tensor:
+    """The gates of a site, shaped to multiply the argument."""
+    if site.copies:
+        times = x.shape[site.axis] // positions
+        flat = rows.reshape(-1)
+        flat = flat.repeat(times) if site.copies == "tile" else flat.repeat_interleave(times)
+        return flat.reshape(-1, *[1] * (x.ndim - site.axis - 1))
+    shape = [1] * x.ndim
+    shape[site.axis] = positions
+    if site.batch_axis is not None:
+        shape[site.batch_axis] = -1
+        if site.batch_axis > site.axis:
+            rows = rows.transpose(0, 1)
+    return rows.reshape(shape)
+
+
+def _shut(gate: Tensor, axis: int) -> Tensor:
+    """Where a gate is shut, unless all of them are: an extreme of nothing is not a number."""
+    shut = gate == 0
+    return shut & ~shut.all(axis, keepdim=True)
