@@ -209,7 +209,7 @@ def test_gates_stay_off_once_they_are_taken_off():
     again = gator.Pruner(model, x, alpha=1.0)
     ours = model.head.forward
     model.head.forward = lambda *args: ours(*args)
-    with pytest.raises(gator.GatorError, match="replaced the forward of head(.|\n)*unwrap_model"):
+    with pytest.raises(gator.GatorError, match=r"replaced the forward of head(.|\n)*unwrap_model"):
         again.cut()
 
 

@@ -12,8 +12,8 @@ from torch import nn
 from torch.nn import functional
 
 import gator
-from gator.gates.attach import is_attached
 from gator import zoo
+from gator.gates.attach import is_attached
 
 
 def loss_of(pruner, x, y):

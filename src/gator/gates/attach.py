@@ -1,8 +1,8 @@
 """Put gates on a model and take them off again, leaving no trace.
 
 While attached, the layers that read an edge read it through the gates in train mode, and without its closed channels in eval
-mode; the model runs its own forward. If a reader cannot be reached there (`surgery/own_forward.py`), `model.forward` is replaced
-by a recording of the network instead. Gates are not parameters of the model and not in its state_dict.
+mode; the model runs its own forward. If a reader cannot be reached there (`graph/reachable.py`), `model.forward` is replaced by
+a recording of the network instead. Gates are not parameters of the model and not in its state_dict.
 """
 
 from __future__ import annotations
@@ -24,13 +24,14 @@ from gator.gates.settings import Per
 from gator.gates.sites import drawn_together, sites_of
 from gator.graph.hypergraph import Hypergraph
 from gator.graph.program import BatchInt, Call, Mode
+from gator.graph.reachable import unreachable
 from gator.graph.replaced_forward import ReplacedForward
 from gator.graph.trace import sizes_free
 from gator.surgery.cut_network import Signature
 from gator.surgery.liveness import liveness_of
 from gator.surgery.masked import MaskedForward, masked_readers, signature_of
 from gator.surgery.masked_reader import masked_reader
-from gator.surgery.own_forward import OwnForward, Reader, ReadersOf, unreachable
+from gator.surgery.own_forward import OwnForward, Reader, ReadersOf
 from gator.surgery.plan import Plan
 from gator.surgery.slice import canonical_names
 
@@ -60,7 +61,7 @@ class GatedForward(ReplacedForward):
         )
         self.before = model.__dict__.get("forward")
         self.original: Any = model.forward
-        self.unreachable: list[Call] = unreachable(graph, model)
+        self.unreachable: list[Call] = unreachable(graph)
         self.own = None if self.unreachable else OwnForward(model, graph, self._readers_now, self._start)
         self._free = self.own is not None or sizes_free(graph, model)
         self._batched = self._batched_input()
@@ -93,7 +94,9 @@ class GatedForward(ReplacedForward):
         self._whole = not kept
         self._plan = plan
         self._masked: dict[Mode, ReadersOf] = {}
-        self._recording = None if self.own is not None else MaskedForward(self.model, plan, free=self._free, forward=self.original)
+        self._recording = (
+            None if self.own is not None else MaskedForward(self.model, plan, free=self._free, forward=self.original)
+        )
         emptied = {name: mask for name, mask in kept.items() if not mask.any()}
         names = tuple(sorted(emptied))
         if self._emptied != names:
@@ -151,11 +154,9 @@ class GatedForward(ReplacedForward):
         """Begin a forward: its gates are drawn now, or by the first reader if the arguments do not tell the batch size."""
         self.forget_draw()
         if self._draws:
-            try:
-                flat = self._signature.flatten(args, kwargs)
-            except (GatorError, TypeError):
-                return
-            self._make_draw(None if self._batched is None else flat[self._batched].shape[0], flat[0].device)
+            x = self._signature.tensor_at(self._batched or 0, args, kwargs)
+            if x is not None:
+                self._make_draw(None if self._batched is None else x.shape[0], x.device)
         elif torch.is_grad_enabled():
             self.last = None  # the draw of an earlier forward must not enter this loss
 

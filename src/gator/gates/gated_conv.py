@@ -56,8 +56,8 @@ def _multiplied_weight(weight: Tensor, gate: Tensor) -> Tensor:
 
 
 def conv_of_gated_input(
-    x: Tensor, weight: Tensor, bias: Tensor | None, gate: Tensor, closed: Closed | None, stride: Any, padding: Any, dilation: Any,
-    groups: int,
+    x: Tensor, weight: Tensor, bias: Tensor | None, gate: Tensor, closed: Closed | None,
+    stride: Any, padding: Any, dilation: Any, groups: int,
 ) -> Tensor:  # fmt: skip
     """A convolution with a draw (a row of gates) for each example."""
     rank = weight.ndim - 2

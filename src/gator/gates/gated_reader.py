@@ -21,34 +21,29 @@ _EXTREMES = {kind: fill for kind, fill in FILL.items() if kind != "sum"}
 
 
 class Draw:
-    """The gates of one forward, rows x channels, and what readers have computed from them."""
+    """The gates of one forward, rows x channels.
+
+    What autograd follows is computed at once, or by every reader anew: one that is recomputed in backward (gradient
+    checkpointing) has to run the same operators again.
+    """
 
     def __init__(self, gates: Tensor, widths: list[int]) -> None:
         self.gates = gates
-        self._widths = widths
-        self._rows: dict[Hashable, Tensor] = {}
+        # All edges are split off together: backward that is one join instead of one sum a reader.
+        self._parts = torch.split_with_sizes(gates, widths, 1)
+        self._first = torch.split_with_sizes(gates[:1], widths, 1) if len(gates) > 1 else self._parts
         self._closed: dict[Hashable, Closed | None] = {}
-        self._parts: dict[bool, tuple[Tensor, ...]] = {}
 
     def rows(self, which: Which) -> Tensor:
         """The gates of a site, rows x positions."""
-        if which.key not in self._rows:
-            self._rows[which.key] = self._of_edge(which) if which.edge is not None else self._picked(which)
-        return self._rows[which.key]
-
-    def _of_edge(self, which: Which) -> Tensor:
-        """All edges are split off at once: backward that is one join instead of one sum a reader."""
-        if which.one_row not in self._parts:
-            self._parts[which.one_row] = (self.gates[:1] if which.one_row else self.gates).split(self._widths, 1)
-        return self._parts[which.one_row][which.edge or 0]
-
-    def _picked(self, which: Which) -> Tensor:
+        if which.edge is not None:
+            return (self._first if which.one_row else self._parts)[which.edge]
         gates = self.gates[:1] if which.one_row else self.gates
         return torch.cat([gates, gates.new_ones(len(gates), 1)], 1).index_select(1, which.index(gates.device))
 
     def closed(self, which: Which) -> Closed | None:
         if which.key not in self._closed:
-            self._closed[which.key] = closed_channels(self.rows(which))
+            self._closed[which.key] = closed_channels(self.rows(which).detach())
         return self._closed[which.key]
 
 
@@ -102,7 +97,9 @@ class GatedReader:
     @property
     def identity(self) -> Hashable:
         """Readers with the same identity compute the same."""
-        sites = tuple((site.argument, site.axis, site.kind, which.key, site.batch_axis, site.copies) for site, which in self._sites)
+        sites = tuple(
+            (site.argument, site.axis, site.kind, which.key, site.batch_axis, site.copies) for site, which in self._sites
+        )
         return (self.call.op, sites, None if self._masked is None else self._masked.identity)
 
     def __call__(self, live: LiveCall) -> Any:

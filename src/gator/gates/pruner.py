@@ -33,6 +33,7 @@ from gator.gates.settings import GateSettings, Per, check_goal, check_model
 from gator.gates.summary import live_view, summary_table
 from gator.gates.update import loss_scale, mean_gradient_, scale_term, update_
 from gator.graph.hypergraph import Hypergraph, SavedGraph
+from gator.graph.program import Call
 from gator.graph.trace import retraced, trace
 from gator.surgery.cut import cut, cut_for_measurement
 from gator.surgery.inplace import cut_
@@ -173,6 +174,11 @@ class Pruner:
             raise GatorError("alpha cannot be set: this pruner has a target, for which alpha is chosen")
         check_goal(value, None, None)
         self._alpha = float(value)
+
+    @property
+    def unreachable(self) -> list[Call]:
+        """Calls that read an edge and cannot be reached in the model's own forward: then a recording of the model runs."""
+        return self._forward.unreachable
 
     @property
     def keep(self) -> tuple[str, ...]:
@@ -362,6 +368,9 @@ class Pruner:
     def detach(self) -> None:
         """Take the gates off: the model computes as it did before, with all its channels."""
         detach(self._forward)
+
+    def __str__(self) -> str:
+        return self.summary()
 
     def summary(self) -> str:
         """A table: living channels, mean pass probability and share of the cost of every edge."""

@@ -49,7 +49,14 @@ def summary_table(pruner: Pruner) -> str:
     lines = [
         "  ".join([row[0].ljust(widths[0]), *(c.rjust(w) for c, w in zip(row[1:], widths[1:], strict=True))]) for row in rows
     ]
-    return "\n".join([lines[0], "-" * len(lines[0]), *lines[1:], last_line(pruner)])
+    return "\n".join([lines[0], "-" * len(lines[0]), *lines[1:], last_line(pruner), *_recorded(pruner)])
+
+
+def _recorded(pruner: Pruner) -> list[str]:
+    """Why the network does not run its own forward, if it does not."""
+    calls = dict.fromkeys(call.where() for call in pruner.unreachable)
+    head = "the network runs as a recording with gates on, because its own forward gives no access to"
+    return [head, *(f"  {where}" for where in calls)] if calls else []
 
 
 class _View:

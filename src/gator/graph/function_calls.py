@@ -23,7 +23,8 @@ from gator.private_torch import CALL_IMPL, OpOverload
 
 # Functions of the same name as the one operator they run, of which an argument may be read along its channels.
 READERS = frozenset((
-    "linear", "conv1d", "conv2d", "conv3d", "conv_transpose1d", "conv_transpose2d", "conv_transpose3d", "convolution", "bilinear",
+    "linear", "bilinear", "conv1d", "conv2d", "conv3d", "convolution",
+    "conv_transpose1d", "conv_transpose2d", "conv_transpose3d",
     "matmul", "mm", "bmm", "mv", "dot", "addmm", "baddbmm", "einsum", "scaled_dot_product_attention",
     "layer_norm", "rms_norm", "group_norm", "batch_norm", "instance_norm", "lstm", "gru", "rnn_tanh", "rnn_relu",
     "sum", "mean", "amax", "amin", "max", "min", "var", "std", "var_mean", "std_mean", "linalg_vector_norm", "logsumexp", "any",
@@ -57,10 +58,10 @@ class FunctionMode(TorchFunctionMode):
     """Passes every call of a function in `READERS` to `read`."""
 
     def __init__(self) -> None:
-        super().__init__()  # type: ignore[no-untyped-call]
+        super().__init__()
         self._opened: list[Any] = []  # functions of Python whose bodies run
 
-    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:  # noqa: ARG002
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}
         name = name_of(func)
         if name in READERS:
@@ -141,4 +142,3 @@ class FunctionLog(FunctionMode):
         key = (module, visit, name)
         self._counts[key] = self._counts.get(key, -1) + 1
         return Place(module, visit, name, self._counts[key])
-

@@ -19,6 +19,7 @@ from gator.graph.json_fields import counts, strings
 from gator.graph.json_fields import field as read
 from gator.graph.labels import Axes, Labels
 from gator.graph.program import Mode
+from gator.graph.reachable import unreachable
 from gator.suggest import did_you_mean
 
 if TYPE_CHECKING:
@@ -204,9 +205,14 @@ class Hypergraph(SavedGraph):
 
     def explain(self, name: str) -> str:
         """Why the channels of an edge, layer or parameter are tied together, or why they are fixed."""
-        if name in self._by_name:
-            return self.explainer.edge(self._by_name[name])
-        return self.explainer.parameter(name, self.edges)
+        if name not in self._by_name:
+            return self.explainer.parameter(name, self.edges)
+        edge = self._by_name[name]
+        text = self.explainer.edge(edge)
+        calls = dict.fromkeys(call.where() for call in unreachable(self, self.edges.index(edge)))
+        if calls:
+            text += "\n  with gates or a mask on, a recording of the network runs, because its own forward gives no access to"
+        return "\n    ".join([text, *calls])
 
     def saved(self) -> SavedGraph:
         """The same graph without its programs."""

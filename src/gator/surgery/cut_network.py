@@ -38,7 +38,8 @@ class Signature:
         self._parameters = inspect.signature(forward)
         count = len(inputs.leaves)
         args, kwargs = pytree.tree_unflatten(list(range(count)), inputs.structure)
-        order, self._structure = pytree.tree_flatten(self._bound(args, kwargs))
+        found, self._structure = pytree.tree_flatten_with_path(self._bound(args, kwargs))
+        self._paths, order = [path for path, _ in found], [leaf for _, leaf in found]
         self._tensors = [i for i, leaf in enumerate(inputs.leaves) if isinstance(leaf, TensorSpec)]
         self._places = [order.index(i) for i in self._tensors]
         self._others = [(order.index(i), leaf) for i, leaf in enumerate(inputs.leaves) if not isinstance(leaf, TensorSpec)]
@@ -62,6 +63,19 @@ class Signature:
 
     def _bound(self, args: Any, kwargs: Any) -> dict[str, Any]:
         return _ordered(dict(self._parameters.bind(*args, **kwargs).arguments))
+
+    def tensor_at(self, position: int, args: tuple[Any, ...], kwargs: dict[str, Any]) -> torch.Tensor | None:
+        """The flat tensor at this position, also for a call with other arguments; None if there is none at its place."""
+        if self.simple and position < len(args) and isinstance(args[position], torch.Tensor):
+            first: torch.Tensor = args[position]
+            return first
+        try:
+            found: Any = self._bound(args, kwargs)
+            for key in self._paths[self._places[position]]:
+                found = key.get(found)
+        except (TypeError, KeyError, IndexError, AttributeError):
+            return None
+        return found if isinstance(found, torch.Tensor) else None
 
     def flatten(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Any, ...]:
         if self.simple and not kwargs and len(args) == len(self._tensors):

@@ -14,7 +14,6 @@ from torch import Tensor, nn
 
 from gator.graph.program import Argument, Call, Ref
 from gator.private_torch import schema_of
-from gator.surgery.writer import arranged
 
 
 @dataclass(frozen=True)
@@ -67,8 +66,7 @@ class OperatorCall(LiveCall):
         return replace(self, args={**self.args, name: tensor if position is None else _with(self.args[name], position, tensor)})
 
     def run(self) -> Any:
-        args, keywords = arranged(self.call.op, self.args)
-        return self.call.op(*args, **keywords)
+        return self.call.op(**self.args)
 
 
 @dataclass(frozen=True)

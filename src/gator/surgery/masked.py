@@ -12,6 +12,7 @@ from torch import fx, nn
 from gator.errors import GatorError
 from gator.graph.hypergraph import SavedGraph
 from gator.graph.program import MODES, Mode
+from gator.graph.reachable import unreachable
 from gator.graph.replaced_forward import ReplacedForward, has_replaced_forward
 from gator.graph.trace import retraced, sizes_free
 from gator.surgery.cut_network import Signature
@@ -19,7 +20,7 @@ from gator.surgery.emit import is_native
 from gator.surgery.emit_masked import MaskedEmitter
 from gator.surgery.liveness import check_connected, liveness_of
 from gator.surgery.masked_reader import masked_reader
-from gator.surgery.own_forward import OwnForward, ReadersOf, unreachable
+from gator.surgery.own_forward import OwnForward, ReadersOf
 from gator.surgery.plan import Kept, Plan
 from gator.surgery.slice import canonical_names
 
@@ -96,7 +97,7 @@ def masked_by(plan: Plan, model: nn.Module, *, free: bool = False) -> Iterator[N
     """Like `masked`, with a plan. `free` allows a recording inputs of other sizes than the traced one."""
     for mode in MODES:
         check_plan(plan, mode)
-    if not unreachable(plan.graph, model):
+    if not unreachable(plan.graph):
         own = _MaskedOwnForward(model, plan)
         own.attach()
         try:

@@ -3,7 +3,7 @@
 A call belongs to the module that was running when it was recorded. If that is a layer whose forward is the one operator, the
 forward of the layer is replaced; in any other module the calls of torch functions are intercepted while its forward runs. The
 model's class, its signature, the hooks of others and every path of its code stay as they are. A call that belongs to no
-function of the user's code (an operator inside another one) cannot be reached in this way: `unreachable` lists those.
+function of the user's code (an operator inside another one) cannot be reached in this way: `graph/reachable.py` lists those.
 """
 
 from __future__ import annotations
@@ -36,6 +36,7 @@ class Reader(Protocol):
     @property
     def identity(self) -> Hashable:
         """Readers with the same identity compute the same."""
+
     def __call__(self, live: LiveCall) -> Any: ...
 
 
@@ -87,26 +88,6 @@ def _collapsed(runs: list[dict[_Key, Reader | None]]) -> ModuleReaders:
         kept = kept[:1]
     counts = tuple({function: sum(key[0] == function for key in run) for function in changed} for run in kept)
     return ModuleReaders(tuple({key: reader for key, reader in run.items() if reader is not None} for run in kept), counts)
-
-
-def unreachable(graph: Hypergraph, model: nn.Module) -> list[Call]:
-    """Calls that read an edge and belong to no layer and no function of the user's code."""
-    if graph.baked:  # its weights are computed by hooks, which the graph does not know
-        return [call for mode in MODES for call in graph.of(mode).program.calls if call.index in graph.of(mode).reads]
-    canonical = canonical_names(model)
-    found = []
-    for mode in MODES:
-        labelled = graph.of(mode)
-        leaves = leaves_of(model, labelled.program, canonical)
-        for call in labelled.program.calls:
-            reads = any(labelled.axes[call.value_at(read.argument)][read.axis] is not None for read in _reads(labelled, call))
-            if reads and call.module not in leaves and (call.place is None or call.place.module != call.module):
-                found.append(call)
-    return found
-
-
-def _reads(labelled: Any, call: Call) -> Any:
-    return labelled.reads.get(call.index, ())
 
 
 class OwnForward:
@@ -161,9 +142,10 @@ class OwnForward:
         for name, module in self._wrapped():
             if not isinstance(module.__dict__.get("forward"), _Wrapped):
                 raise GatorError(
-                    f"something else has replaced the forward of {name or 'the model'} since the gates were put on, so they cannot "
-                    "be taken off\n  Undo it first: accelerator.unwrap_model(model, keep_fp32_wrapper=False) for Accelerate's "
-                    "mixed precision."
+                    f"something else has replaced the forward of {name or 'the model'} since the gates were put on, so they "
+                    "cannot be taken off\n"
+                    "  Undo it first: accelerator.unwrap_model(model, keep_fp32_wrapper=False) for Accelerate's mixed "
+                    "precision."
                 )
         for name, module in self._wrapped():
             if self._before[name] is None:
@@ -212,9 +194,7 @@ class _Start(ReplacedForward):
 class _Wrapped:
     """Replaces the forward of a module that has readers."""
 
-    def __init__(
-        self, own: OwnForward, name: str, module: nn.Module, leaf: Leaf | None, forward: Callable[..., Any]
-    ) -> None:
+    def __init__(self, own: OwnForward, name: str, module: nn.Module, leaf: Leaf | None, forward: Callable[..., Any]) -> None:
         self._own, self._name, self._module, self._leaf = own, name, module, leaf
         self._fused = isinstance(module, _FUSED)
         self.__wrapped__ = forward  # inspect.signature follows it
@@ -263,7 +243,8 @@ class _Intercepted(FunctionMode):
         if self._seen != self._counts:
             wrong = next(name for name, count in self._counts.items() if self._seen[name] != count)
             raise GatorError(
-                f"{self._name or 'the model'} calls {wrong} {self._seen[wrong]} times in this forward, {self._counts[wrong]} times in the "
-                "traced one, so it is not clear which of them read the channels that are masked or gated\n"
+                f"{self._name or 'the model'} calls {wrong} {self._seen[wrong]} times in this forward, "
+                f"{self._counts[wrong]} times in the traced one, so it is not clear which of them read the channels that are "
+                "masked or gated\n"
                 "  Trace the network with example inputs for which it runs as it does in training."
             )

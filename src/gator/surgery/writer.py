@@ -7,7 +7,6 @@ rewrites of rewrite.py use this interface alone, so both treat every operator in
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Mapping
 from typing import Any
 
 import torch
@@ -17,20 +16,6 @@ from gator.private_torch import schema_of
 from gator.surgery.sizes import Cutting
 
 aten = torch.ops.aten
-
-
-def arranged(op: Any, args: Mapping[str, Any]) -> tuple[tuple[Any, ...], dict[str, Any]]:
-    """The arguments of an operator by name as positional and keyword arguments."""
-    positional, keywords, gap = [], {}, False
-    for argument in schema_of(op).arguments:
-        if argument.name not in args:
-            gap = True
-            continue
-        if gap or argument.kwarg_only:
-            keywords[argument.name] = args[argument.name]
-        else:
-            positional.append(args[argument.name])
-    return tuple(positional), keywords
 
 
 class Writer(ABC):
@@ -66,7 +51,16 @@ class Writer(ABC):
 
     def call_op(self, op: Any, args: dict[str, Any]) -> Any:
         """Call an operator with arguments by name; they are passed by position where that is possible."""
-        return self.call(op, *arranged(op, args))
+        positional, keywords, gap = [], {}, False
+        for argument in schema_of(op).arguments:
+            if argument.name not in args:
+                gap = True
+                continue
+            if gap or argument.kwarg_only:
+                keywords[argument.name] = args[argument.name]
+            else:
+                positional.append(args[argument.name])
+        return self.call(op, tuple(positional), keywords)
 
     def memory_is_written(self, call: Call) -> bool:
         """Whether an in-place call writes into the memory of this view: then it must stay a view."""
