@@ -16,6 +16,7 @@ from gator.graph.hypergraph import SavedGraph
 from gator.graph.program import MODES
 from gator.graph.trace import named_tensors, retraced, sizes_free, small_inputs
 from gator.surgery.branch_constants import ConstantFolder
+from gator.surgery.carry_over import carry_over_
 from gator.surgery.compare_calls import class_differs
 from gator.surgery.compare_outputs import agree
 from gator.surgery.cut_network import CutNetwork, build_network
@@ -164,6 +165,7 @@ def as_network(
     signature = signature_of(model.forward, plan, free=sizes_free(plan.graph, model))
     class_name = type(model).__name__ if isinstance(model, CutNetwork) else f"Cut{type(model).__name__}"
     network = build_network(objects, graphs["eval"], graphs["train"], signature, persistent, class_name)
+    carry_over_(network, model, plan.graph)
     network.training = model.training
     flags = {name: module.training for name, module in sliced.named_modules()}
     for name, module in network.named_modules():

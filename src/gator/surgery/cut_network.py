@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import copy
 import inspect
 import re
 from collections.abc import Callable, Mapping
@@ -160,10 +161,12 @@ class CutNetwork(Rewritten, fx.GraphModule):
         if train_graph is not None:
             for node in train_graph.nodes:
                 if node.op in ("get_attr", "call_module") and not _has(self, node.target, node.op == "call_module"):
-                    _place(self, node.target, _fetch(objects, node.target))
+                    place_(self, node.target, _fetch(objects, node.target))
         self.train_graph = train_graph
         self._signature = signature
         self._persistent = persistent
+        self.carried: dict[str, Any] = {}  # attributes of the original model (carry_over.py)
+        self.original_class: type[nn.Module] | None = None
         for name, _ in self.named_buffers():
             if name not in persistent:
                 owner, _, attribute = name.rpartition(".")
@@ -200,8 +203,26 @@ class CutNetwork(Rewritten, fx.GraphModule):
 
         return init
 
+    def __getattr__(self, name: str) -> Any:
+        """Methods and properties of the original class work where they do not need what the graph replaced."""
+        try:
+            return super().__getattr__(name)
+        except AttributeError:
+            original = self.__dict__.get("original_class")
+            if original is None or name.startswith("__") or not hasattr(original, name):
+                raise
+            found = inspect.getattr_static(original, name)
+            return found.__get__(self, type(self)) if hasattr(type(found), "__get__") else found
+
     def __deepcopy__(self, memo: dict[int, Any]) -> CutNetwork:
         new: Any = super().__deepcopy__(memo)
+        new.original_class, new.carried = self.original_class, copy.deepcopy(self.carried, memo)
+        new.__dict__.update(new.carried)
+        known = dict(new.named_modules())
+        for name, module in self.named_modules():
+            if name not in known and name.rpartition(".")[0] in known:
+                place_(new, name, copy.deepcopy(module, memo))
+                known = dict(new.named_modules())
         for name, module in self.named_modules():
             new.get_submodule(name).training = module.training
         if "gator_plan" in self.__dict__:
@@ -226,7 +247,8 @@ def _fetch(objects: Mapping[str, Any] | nn.Module, target: str) -> Any:
     return getattr(objects.get_submodule(owner), name)
 
 
-def _place(module: nn.Module, target: str, value: Any) -> None:
+def place_(module: nn.Module, target: str, value: Any) -> None:
+    """Put a module or a tensor at a dotted name."""
     *path, name = target.split(".")
     for part in path:
         if not hasattr(module, part):
