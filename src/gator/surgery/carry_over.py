@@ -1,4 +1,4 @@
-"""What a network in graph form keeps of the user's class: its attributes, its methods, and modules that forward does not use."""
+"""What a network in graph form keeps of the user's class: attributes, methods, and modules that forward does not use."""
 
 from __future__ import annotations
 
