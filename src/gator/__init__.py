@@ -23,11 +23,11 @@ from gator.gates.calibrate import Calibration, calibrate_gamma
 from gator.gates.one_shot import one_shot
 from gator.gates.pruner import Pruner
 from gator.graph.hypergraph import Edge, Hypergraph, Member, SavedGraph
-from gator.graph.trace import trace
 from gator.surgery.apply import apply, plan
 from gator.surgery.cut import cut
 from gator.surgery.cut_plan import CutPlan
 from gator.surgery.inplace import cut_
+from gator.surgery.keep_class import trace
 from gator.surgery.masked import masked
 from gator.training.recipe import Recipe
 from gator.training.recipe_file import read_recipe

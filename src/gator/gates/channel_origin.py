@@ -70,4 +70,5 @@ def traced_again(model: nn.Module, graph: Hypergraph) -> Hypergraph:
     """The graph of the smaller network, traced with the settings of the larger one, as far as the names in them still exist."""
     modules = {name for name, _ in model.named_modules()} | {name for name, _ in model.named_parameters()}
     heads = graph.heads if isinstance(graph.heads, str) else {k: v for k, v in graph.heads.items() if k in modules}
-    return trace_inputs(model, graph.inputs, fixed=tuple(name for name in graph.fixed if name in modules), heads=heads)
+    fixed = tuple(name for name in graph.fixed if name in modules)
+    return trace_inputs(model, graph.inputs, fixed=fixed, heads=heads, keep_class=graph.keep_class)

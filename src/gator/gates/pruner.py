@@ -37,6 +37,7 @@ from gator.graph.program import Call
 from gator.graph.trace import retraced, trace
 from gator.surgery.cut import cut, cut_for_measurement
 from gator.surgery.inplace import cut_
+from gator.surgery.keep_class import kept_in_class
 
 
 class Pruner:
@@ -60,6 +61,7 @@ class Pruner:
         round_to: widths are multiples of this. "auto": of the step that a latency table shows, if it shows one, else of 8 for
             edges of 64 channels or more, of 4 from 32 on and for grouped convolutions, so that no kernel becomes slower.
         keep: edges to leave as they are, by name, by a layer that writes them, by glob pattern or module.
+        keep_class: True removes only what leaves the class of `model` working, as in `gator.trace`.
         graph: a traced graph to use instead of `example_inputs`.
         state: what `state_dict()` gave for this network as it is now: the pruner resumes from there, with the target, steps and
             limits that it was saved with.
@@ -99,6 +101,7 @@ class Pruner:
         min_width: MinWidth = 0,
         round_to: RoundTo = "auto",
         keep: Iterable[str | nn.Module] = (),
+        keep_class: bool = False,
         graph: SavedGraph | None = None,
         state: Mapping[str, Any] | None = None,
     ) -> None:
@@ -112,6 +115,8 @@ class Pruner:
         if state is not None:
             check_saved(state, self.cost.unit)
         self.graph: Hypergraph = trace(model, example_inputs) if graph is None else retraced(graph, model)
+        if keep_class and not self.graph.keep_class:
+            self.graph = kept_in_class(model, self.graph)
         if not self.graph.edges:
             raise GatorError("this network has no channels that could be removed; graph.explain(layer) says why")
         limits = Limits.of(model, self.graph, min_width, round_to, keep)

@@ -76,8 +76,10 @@ class Analysis:
         fixed: Sequence[str],
         heads: Heads | Mapping[str, Heads],
         rejected: Mapping[tuple[int, int], frozenset[Any]],
+        equal_parts: bool,
     ) -> None:
         self.space = LabelSpace()
+        self.equal_parts = equal_parts  # whether the parts of a split keep the same positions
         self.attributes: dict[str, Axes] = {}
         self.results = [ProgramLabels(program) for program in programs]
         self.producers: dict[Port, Labels] = {}
@@ -280,11 +282,12 @@ def analyse(
     *,
     fixed: Sequence[str] = (),
     heads: Heads | Mapping[str, Heads] = "whole",
+    equal_parts: bool = False,
 ) -> Analysis:
     """Run the rules until no choice has to be revisited, or for the maximum number of passes."""
     rejected: dict[tuple[int, int], frozenset[Any]] = {}
     for _ in range(_MAX_PASSES):
-        analysis = Analysis(programs, integers, fixed, heads, rejected)
+        analysis = Analysis(programs, integers, fixed, heads, rejected, equal_parts)
         revisit = analysis.choices_to_revisit()
         if not revisit:
             break

@@ -65,6 +65,7 @@ class SavedGraph:
     macs: int  # multiply-adds of one forward pass (eval) of the example inputs
     fixed: tuple[str, ...] = ()
     heads: Heads | dict[str, Heads] = "whole"
+    keep_class: bool = False  # only what the user's class works with can be removed
 
     @cached_property
     def _by_name(self) -> dict[str, Edge]:
@@ -153,6 +154,7 @@ class SavedGraph:
             "macs": self.macs,
             "fixed": list(self.fixed),
             "heads": self.heads,
+            "keep_class": self.keep_class,
         }
         return json.dumps(data)
 
@@ -173,6 +175,7 @@ class SavedGraph:
                 macs=read(data, "macs", int),
                 fixed=strings(data, "fixed"),
                 heads=heads_from_data(data),
+                keep_class=read(data, "keep_class", bool) if "keep_class" in data else False,
             )
         except (ValueError, RecursionError) as error:
             raise GatorError(f"not a graph in JSON form: {error}") from error

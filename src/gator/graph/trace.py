@@ -61,23 +61,33 @@ def trace(
     return trace_inputs(model, describe(example_inputs), fixed=layers_named(model, fixed), heads=checked)
 
 
-def trace_inputs(model: nn.Module, inputs: Inputs, *, fixed: tuple[str, ...], heads: Heads | dict[str, Heads]) -> Hypergraph:
-    """Like `trace`, with a description of the inputs instead of example inputs."""
+def trace_inputs(
+    model: nn.Module, inputs: Inputs, *, fixed: tuple[str, ...], heads: Heads | dict[str, Heads], keep_class: bool = False
+) -> Hypergraph:
+    """Like `trace`, with a description of the inputs instead of example inputs.
+
+    `keep_class`: parts of a split keep the same positions. What else the class needs is in `fixed` (surgery/keep_class.py).
+    """
     plain = baked(model)
     _check_names(plain, heads)
     with collector_paused():
-        return _traced(model, plain, inputs, fixed, heads)
+        return _traced(model, plain, inputs, fixed, heads, keep_class)
 
 
 def _traced(
-    model: nn.Module, plain: nn.Module, inputs: Inputs, fixed: tuple[str, ...], heads: Heads | dict[str, Heads]
+    model: nn.Module,
+    plain: nn.Module,
+    inputs: Inputs,
+    fixed: tuple[str, ...],
+    heads: Heads | dict[str, Heads],
+    keep_class: bool,
 ) -> Hypergraph:
     names = Names(plain)
     programs = [record(plain, inputs, has_rule, training=training, names=names) for training in (True, False)]
     if any(program.batch is None for program in programs):
         inputs = replace(inputs, batch=None)  # the network runs at this batch size only
     integers = {name: buffer for name, buffer in plain.named_buffers() if not buffer.dtype.is_floating_point}
-    analysis = analyse(programs, integers, fixed=fixed, heads=heads)
+    analysis = analyse(programs, integers, fixed=fixed, heads=heads, equal_parts=keep_class)
     if not isinstance(heads, str):
         _check_heads_found(analysis, heads)
     baked_names = frozenset(named_tensors(plain)) - frozenset(named_tensors(model))
@@ -155,6 +165,7 @@ def _assemble(
         macs=sum(cost for _, cost in counted),
         fixed=fixed,
         heads=heads,
+        keep_class=analysis.equal_parts,
         train=analysis.results[0],
         eval=analysis.results[1],
         roots=roots,
@@ -194,7 +205,7 @@ def retraced(graph: SavedGraph, model: nn.Module) -> Hypergraph:
     if isinstance(graph, Hypergraph):
         _check_shapes(graph, model)
         return graph
-    again = trace_inputs(model, graph.inputs, fixed=graph.fixed, heads=graph.heads)
+    again = trace_inputs(model, graph.inputs, fixed=graph.fixed, heads=graph.heads, keep_class=graph.keep_class)
     check_same(graph.edges, again.edges, TraceError)
     return again
 

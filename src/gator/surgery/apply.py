@@ -8,6 +8,7 @@ from gator.errors import CutError
 from gator.graph.global_state import collector_paused
 from gator.graph.hypergraph import Hypergraph
 from gator.graph.trace import check_same, trace_inputs
+from gator.surgery.attributes import set_attributes_
 from gator.surgery.compose_cuts import Step
 from gator.surgery.cut import as_network, check_network
 from gator.surgery.cut_plan import Cut, CutPlan, EdgeWidth
@@ -39,7 +40,17 @@ def plan(model: nn.Module) -> CutPlan:
 def _cut(step: Step) -> Cut:
     graph = step.graph
     edges = tuple(EdgeWidth(edge.name, edge.width) for edge in graph.edges)
-    return Cut(graph.inputs, graph.fixed, graph.heads, edges, step.kept, step.form, step.removed_branches)
+    return Cut(
+        inputs=graph.inputs,
+        fixed=graph.fixed,
+        heads=graph.heads,
+        edges=edges,
+        kept=step.kept,
+        form=step.form,
+        removed_branches=step.removed_branches,
+        keep_class=graph.keep_class,
+        attributes=step.attributes,
+    )
 
 
 def apply(plan: CutPlan, model: nn.Module, *, verify: bool = True) -> nn.Module:
@@ -62,7 +73,7 @@ def apply(plan: CutPlan, model: nn.Module, *, verify: bool = True) -> nn.Module:
     network = model
     with collector_paused():
         for each in plan.cuts:
-            graph = trace_inputs(network, each.inputs, fixed=each.fixed, heads=each.heads)
+            graph = trace_inputs(network, each.inputs, fixed=each.fixed, heads=each.heads, keep_class=each.keep_class)
             check_same(each.edges, graph.edges, CutError)
             network = _apply_cut(network, graph, each, verify)
     return network
@@ -72,7 +83,8 @@ def _apply_cut(model: nn.Module, graph: Hypergraph, cut: Cut, verify: bool) -> n
     """One cut of a plan, made on another instance of the same architecture."""
     kept = Plan(graph, cut.kept)
     sliced = sliced_copy(model, kept)
+    set_attributes_(sliced, cut.attributes)
     network = sliced if cut.form == "class" else as_network(model, sliced, kept, cut.removed_branches)[0]
     if verify:
         check_network(model, network, kept)
-    return remember(network, model, kept, cut.form, cut.removed_branches)
+    return remember(network, model, kept, cut.form, cut.removed_branches, cut.attributes)

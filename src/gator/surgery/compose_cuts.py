@@ -32,6 +32,7 @@ class Step:
     form: Form
     removed_branches: RemovedBranches
     tied: dict[str, str]  # other names of a tied tensor -> the name that the graph uses
+    attributes: dict[str, int]  # sizes that modules hold as attributes, after the cut
 
     def __deepcopy__(self, memo: dict[int, object]) -> Step:
         return self  # it is immutable
@@ -77,7 +78,14 @@ def composed(one: Step, two: Step, *, before: Sequence[str], after: frozenset[st
     constants = tuple(c for c in earlier.constants if c.absorbed or c.name in after) + later.constants
     removed_branches = RemovedBranches(constants, earlier.omitted + later.omitted)
     form: Form = "class" if one.form == two.form == "class" else "graph"
-    return replace(one, graph=graph, kept=_kept(one.graph, alive & ~removed), form=form, removed_branches=removed_branches)
+    return replace(
+        one,
+        graph=graph,
+        kept=_kept(one.graph, alive & ~removed),
+        form=form,
+        removed_branches=removed_branches,
+        attributes={**one.attributes, **two.attributes},
+    )
 
 
 def _at_positions(mask: Mask, units: Units, otherwise: bool = True) -> Mask:

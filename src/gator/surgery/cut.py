@@ -15,6 +15,7 @@ from gator.graph.global_state import collector_paused
 from gator.graph.hypergraph import SavedGraph
 from gator.graph.program import MODES
 from gator.graph.trace import named_tensors, retraced, sizes_free, small_inputs
+from gator.surgery.attributes import get_attribute, set_attributes_, size_attributes
 from gator.surgery.branch_constants import ConstantFolder
 from gator.surgery.carry_over import carry_over_
 from gator.surgery.compare_calls import class_differs
@@ -40,7 +41,8 @@ def cut(model: nn.Module, graph: SavedGraph, kept: Kept, *, keep_class: bool | N
         model: the network.
         graph: of this model, from `gator.trace` (or read from JSON: then the model is traced again).
         kept: by edge name, the indices or a boolean mask of the channels to keep; edges that are not named keep all.
-        keep_class: True raises if the class cannot be kept, False always gives the graph.
+        keep_class: True raises if the class cannot be kept, False always gives the graph; True by default for a graph that
+            was traced with `keep_class=True`.
         verify: False skips the check of the graph form (the class is always checked).
 
     Raises:
@@ -63,11 +65,13 @@ def cut_for_measurement(model: nn.Module, graph: SavedGraph, kept: Kept) -> nn.M
 
 
 def _cut(model: nn.Module, plan: Plan, keep_class: bool | None, verify: bool) -> nn.Module:
+    if keep_class is None and plan.graph.keep_class and not plan.emptied:
+        keep_class = True
     sliced = sliced_copy(model, plan)
     if keep_class is not False:
-        reason = class_problem(model, sliced, plan)
+        reason, attributes = in_own_class_(model, sliced, plan)
         if not reason:
-            return remember(sliced, model, plan, "class", RemovedBranches())
+            return remember(sliced, model, plan, "class", RemovedBranches(), attributes)
         if keep_class:
             raise CutError(
                 f"the class {type(model).__name__} does not work after this cut: {reason}\n"
@@ -121,6 +125,22 @@ def draws_numbers(plan: Plan) -> str:
     calls = plan.graph.eval.program.calls
     found = [call for call in calls if call.draws]
     return found[0].where() if found else ""
+
+
+def in_own_class_(model: nn.Module, sliced: nn.Module, plan: Plan) -> tuple[str, dict[str, int]]:
+    """Why the sliced copy of the user's class does not work (empty if it does), and the attributes that were changed in it.
+
+    If changing attributes is wrong, the class is tried without.
+    """
+    attributes = size_attributes(model, plan)
+    before = {name: get_attribute(sliced, name) for name in attributes}
+    set_attributes_(sliced, attributes)
+    reason = class_problem(model, sliced, plan)
+    if reason and attributes:
+        set_attributes_(sliced, before)
+        if not class_problem(model, sliced, plan):
+            return "", {}
+    return reason, {} if reason else attributes
 
 
 def class_problem(model: nn.Module, sliced: nn.Module, plan: Plan) -> str:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 from dataclasses import dataclass
+from dataclasses import field as field_of
 from typing import Any, Literal
 
 from gator.errors import FileError
@@ -72,6 +73,8 @@ class Cut:
     kept: dict[str, tuple[int, ...]]
     form: Form
     removed_branches: RemovedBranches
+    keep_class: bool = False
+    attributes: dict[str, int] = field_of(default_factory=dict)  # sizes that modules hold as attributes, after the cut
 
 
 @dataclass(frozen=True)
@@ -124,6 +127,8 @@ def _cut_to_data(cut: Cut) -> dict[str, Any]:
         "inputs": cut.inputs.to_data(),
         "fixed": list(cut.fixed),
         "heads": cut.heads,
+        "keep_class": cut.keep_class,
+        "attributes": cut.attributes,
         "edges": {edge.name: edge.width for edge in cut.edges},
         "kept": {name: list(units) for name, units in cut.kept.items()},
         "form": cut.form,
@@ -135,6 +140,11 @@ def _cut_to_data(cut: Cut) -> dict[str, Any]:
     }
 
 
+def _attributes(data: Any) -> dict[str, int]:
+    found = field(data, "attributes", dict)
+    return {name: field(found, name, int) for name in found}
+
+
 def _cut_from_data(data: Any) -> Cut:
     form = field(data, "form", str)
     if form not in FORMS:
@@ -144,6 +154,8 @@ def _cut_from_data(data: Any) -> Cut:
         inputs=Inputs.from_data(data.get("inputs")),
         fixed=strings(data, "fixed"),
         heads=heads_from_data(data),
+        keep_class=field(data, "keep_class", bool) if "keep_class" in data else False,
+        attributes=_attributes(data) if "attributes" in data else {},
         edges=tuple(EdgeWidth(name, field(edges, name, int)) for name in edges),
         kept={name: counts(kept, name) for name in kept},
         form=form,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import TypeVar
 
 from torch import nn
@@ -16,11 +17,18 @@ ATTRIBUTE = "gator_plan"
 M = TypeVar("M", bound=nn.Module)
 
 
-def remember(network: M, model: nn.Module, plan: Plan, form: Form, removed_branches: RemovedBranches) -> M:
+def remember(
+    network: M,
+    model: nn.Module,
+    plan: Plan,
+    form: Form,
+    removed_branches: RemovedBranches,
+    attributes: Mapping[str, int] | None = None,
+) -> M:
     """Store the history of `model` plus this cut on `network`, composed into one cut of the original if possible."""
     kept = {name: tuple(mask.nonzero()[0].tolist()) for name, mask in plan.masks.items() if not mask.all()}
     tied = {name: first for name, first in canonical_names(model).items() if name != first}
-    step = Step(plan.graph.saved(), kept, form, removed_branches, tied)
+    step = Step(plan.graph.saved(), kept, form, removed_branches, tied, dict(attributes or {}))
     earlier = steps_of(model)
     if earlier:
         one = composed(earlier[-1], step, before=tuple(named_tensors(model)), after=frozenset(named_tensors(network)))

@@ -13,7 +13,8 @@ from gator.graph.bake import needs_baking
 from gator.graph.hypergraph import SavedGraph
 from gator.graph.trace import named_tensors, retraced
 from gator.private_torch import accumulated_shape, buffers_of, pytree
-from gator.surgery.cut import as_network, check_network, class_problem
+from gator.surgery.attributes import set_attributes_
+from gator.surgery.cut import as_network, check_network, in_own_class_
 from gator.surgery.cut_plan import RemovedBranches
 from gator.surgery.history import remember
 from gator.surgery.plan import Kept, Mask, Plan
@@ -43,13 +44,14 @@ def cut_(model: nn.Module, graph: SavedGraph, kept: Kept, *, optimizer: Optimize
     if optimizer is not None:
         _check_optimizer(model, optimizer, plan)
     trial = sliced_copy(model, plan)
-    reason = class_problem(model, trial, plan)
+    reason, attributes = in_own_class_(model, trial, plan)
     if reason:
         check_network(model, as_network(model, trial, plan)[0], plan)
     before = list(model.parameters())
     _shrink_(model, plan, optimizer)
     if not reason:
-        return remember(model, model, plan, "class", RemovedBranches())
+        set_attributes_(model, attributes)
+        return remember(model, model, plan, "class", RemovedBranches(), attributes)
     network, removed_branches = as_network(model, model, plan)
     remember(network, model, plan, "graph", removed_branches)
     model.__class__ = network.__class__

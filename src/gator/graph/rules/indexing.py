@@ -42,9 +42,11 @@ def _split(scope: Scope) -> Sequence[Axes]:
     axes = scope.axes("self")
     dim = scope.dim(scope.get("dim", 0), len(axes))
     labels = axes[dim]
+    sizes = [int(scope.out_shape(index)[dim]) for index in range(len(scope.call.outputs))]
+    if scope.analysis.equal_parts and labels is not None and len(set(sizes)) == 1:
+        scope.tie_rows(labels, np.tile(np.arange(sizes[0]), len(sizes)), sizes[0], "parts of equal width")
     result, start = [], 0
-    for index in range(len(scope.call.outputs)):
-        size = int(scope.out_shape(index)[dim])
+    for size in sizes:
         part = list(axes)
         part[dim] = None if labels is None else labels[start : start + size]
         start += size
