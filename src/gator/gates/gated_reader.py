@@ -52,24 +52,24 @@ class Which:
 
     def __init__(self, site: Site, starts: Units) -> None:
         count = int(starts[-1])
-        self._units = np.where(site.units < 0, count, site.units)  # behind the gates there is a column of ones
-        self.positions = len(self._units)
+        self.units = np.where(site.units < 0, count, site.units)  # behind the gates there is a column of ones
+        self.positions = len(self.units)
         self.one_row = site.batch_axis is None
         self.edge = self._edge(starts)
-        self.key = (self._units.tobytes(), self.one_row)
+        self.key = (self.units.tobytes(), self.one_row)
         self._index: dict[Any, Tensor] = {}
 
     def _edge(self, starts: Units) -> int | None:
         """The edge whose channels these are, all of them and in order."""
-        first = self._units[0]
+        first = self.units[0]
         edge = int(np.searchsorted(starts, first, side="right")) - 1
-        if first == starts[-1] or len(self._units) != starts[edge + 1] - starts[edge]:
+        if first == starts[-1] or len(self.units) != starts[edge + 1] - starts[edge]:
             return None
-        return edge if (self._units == np.arange(starts[edge], starts[edge + 1])).all() else None
+        return edge if (self.units == np.arange(starts[edge], starts[edge + 1])).all() else None
 
     def index(self, device: torch.device) -> Tensor:
         if device not in self._index:
-            self._index[device] = torch.from_numpy(self._units).to(device)
+            self._index[device] = torch.from_numpy(self.units).to(device)
         return self._index[device]
 
 
