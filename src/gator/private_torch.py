@@ -7,7 +7,7 @@ is refused on import, with the name; what merely behaves differently between rel
 
 from __future__ import annotations
 
-from collections.abc import Mapping, MutableMapping, Sequence
+from collections.abc import Callable, Mapping, MutableMapping, Sequence
 from contextlib import AbstractContextManager
 from typing import Any
 
@@ -42,6 +42,8 @@ try:
         nn.Module()._parameters,
         nn.Module()._buffers,
         nn.Module()._forward_pre_hooks,
+        torch.compiler._is_compiling_flag,
+        torch.compiler._is_exporting_flag,
     )
 except (ImportError, AttributeError) as error:
     raise UnsupportedTorchError(
@@ -53,7 +55,7 @@ __all__ = [
     "CALL_IMPL", "NEWEST", "OLDEST", "BatchNorm", "Conv", "FakeTensor", "InstanceNorm", "NormBase", "OpOverload",
     "TorchDispatchMode", "accumulated_shape", "buffers_of", "children_of", "forward_from_source", "forward_pre_hooks_of",
     "is_composite", "make_wrapper_subclass", "no_torch_function", "overload_name_of", "parameters_of", "pytree", "schema_of",
-    "storage_number", "submodules_of", "views_untracked",
+    "say_exporting", "storage_number", "submodules_of", "views_untracked",
 ]  # fmt: skip
 
 
@@ -66,6 +68,17 @@ def views_untracked() -> AbstractContextManager[Any]:
     """Inside, views and in-place operators are not tracked, as for tensors that need no gradient."""
     guard: AbstractContextManager[Any] = _ExcludeDispatchKeyGuard(torch._C.DispatchKeySet(torch._C.DispatchKey.ADInplaceOrView))
     return guard
+
+
+def say_exporting() -> Callable[[], None]:
+    """Make `torch.compiler.is_exporting()` and `is_compiling()` true, as `torch.export` does; returns how to undo it."""
+    compiling, exporting = torch.compiler._is_compiling_flag, torch.compiler._is_exporting_flag
+    torch.compiler._is_compiling_flag = torch.compiler._is_exporting_flag = True
+
+    def undo() -> None:
+        torch.compiler._is_compiling_flag, torch.compiler._is_exporting_flag = compiling, exporting
+
+    return undo
 
 
 def is_composite(op: OpOverload) -> bool:

@@ -14,7 +14,7 @@ from torch import nn
 
 from gator.errors import TraceError
 from gator.graph.dispatch_mode import Names, RecordedTensor, Recorder
-from gator.graph.global_state import autograd_functions_counted, fastpath_disabled
+from gator.graph.global_state import autograd_functions_counted, exporting, fastpath_disabled
 from gator.graph.inputs import Inputs, TensorSpec
 from gator.graph.program import BatchInt, Program, Ref
 from gator.graph.temporary_mode import modes_set
@@ -112,6 +112,7 @@ def record_once(
             torch.enable_grad(),
             views_untracked(),
             fastpath_disabled(),
+            exporting(),
             recorder,
         ):
             buffers = dict(model.named_buffers())
