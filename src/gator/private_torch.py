@@ -54,7 +54,7 @@ except (ImportError, AttributeError) as error:
 __all__ = [
     "CALL_IMPL", "NEWEST", "OLDEST", "BatchNorm", "Conv", "FakeTensor", "InstanceNorm", "NormBase", "OpOverload",
     "TorchDispatchMode", "accumulated_shape", "buffers_of", "children_of", "forward_from_source", "forward_pre_hooks_of",
-    "is_composite", "make_wrapper_subclass", "no_torch_function", "overload_name_of", "parameters_of", "pytree", "schema_of",
+    "is_composite", "key_texts", "make_wrapper_subclass", "no_torch_function", "overload_name_of", "parameters_of", "pytree", "schema_of",
     "say_exporting", "storage_number", "submodules_of", "views_untracked",
 ]  # fmt: skip
 
@@ -62,6 +62,21 @@ __all__ = [
 def children_of(structure: pytree.TreeSpec) -> Sequence[pytree.TreeSpec]:
     """The parts of a structure; from torch 2.10 on a method returns them, and the attribute is deprecated."""
     return structure.children() if "children" in vars(pytree.TreeSpec) else structure.children_specs
+
+
+def key_texts(tree: Any) -> tuple[str, ...] | None:
+    """The path of every leaf, its keys joined by dots; None if a class in the tree was registered without keys."""
+    try:
+        paths = [path for path, _ in pytree.tree_flatten_with_path(tree)[0]]
+    except ValueError:
+        return None
+    return tuple(".".join(_key_text(key) for key in path) for path in paths)
+
+
+def _key_text(key: Any) -> str:
+    if isinstance(key, pytree.MappingKey):
+        return str(key.key)
+    return str(key.idx) if isinstance(key, pytree.SequenceKey) else str(key).lstrip(".")
 
 
 def views_untracked() -> AbstractContextManager[Any]:

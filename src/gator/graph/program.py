@@ -113,9 +113,10 @@ class Program:
     values: tuple[Value, ...]
     calls: tuple[Call, ...]
     inputs: tuple[int, ...]
-    outputs: Any  # the pytree the network returns, with Ref in place of tensors
+    outputs: Any  # what the network returns, flat, and its structure; Ref in place of tensors, None for outputs not asked for
     constants: dict[str, torch.Tensor] = field(default_factory=dict)
     folded: bool = True  # whether integer tensors that depend on constants alone were computed instead of recorded
+    output_names: tuple[str, ...] = ()  # of the flat outputs
 
     def attributes(self) -> Iterator[Value]:
         return (value for value in self.values if value.origin == "attribute")

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
-from typing import Any, Literal
+from typing import Any
 
 import torch
 from torch import nn
@@ -16,6 +16,7 @@ from gator.errors import TraceError
 from gator.graph.dispatch_mode import Names, RecordedTensor, Recorder
 from gator.graph.global_state import autograd_functions_counted, exporting, fastpath_disabled
 from gator.graph.inputs import Inputs, TensorSpec
+from gator.graph.outputs import LEAF_TYPES, flattened
 from gator.graph.program import BatchInt, Program, Ref
 from gator.graph.temporary_mode import modes_set
 from gator.private_torch import pytree, views_untracked
@@ -100,7 +101,7 @@ def record_once(
             leaf = recorder.add_input(f"input_{position}", shape, leaf.dtype)
         leaves.append(leaf)
     identifiers = tuple(leaf.value for leaf in leaves if isinstance(leaf, RecordedTensor))
-    _check_leaves(leaves, "is given")
+    _check_arguments(leaves)
     args, kwargs = pytree.tree_unflatten(leaves, inputs.structure)
     rng = torch.get_rng_state()
     try:
@@ -121,9 +122,11 @@ def record_once(
             for name, buffer in model.named_buffers():
                 if isinstance(buffer, RecordedTensor) and name in buffers:
                     buffers[name].copy_(buffer)  # recorded: forward replaced this buffer by a new tensor
-        flat, structure = pytree.tree_flatten(result)
-        _check_leaves(flat, "returns")
-        outputs = [Ref(recorder.meta_and_value(x)[1]) if isinstance(x, torch.Tensor) else x for x in flat]
+        flat = flattened(result)
+        outputs = [
+            Ref(recorder.meta_and_value(x)[1]) if isinstance(x, torch.Tensor) else x
+            for x in (leaf if chosen else None for leaf, chosen in zip(flat.leaves, flat.chosen(inputs.outputs), strict=True))
+        ]
     except TraceError:
         raise
     except Exception as error:
@@ -133,20 +136,19 @@ def record_once(
     # Cloned here, outside inference mode: inference tensors cannot be used in training.
     constants = {name: tensor.clone() for name, tensor in recorder.constants.items()}
     values, calls = tuple(recorder.values), tuple(recorder.calls)
-    return Program(training, None, values, calls, identifiers, (outputs, structure), constants, fold)
+    return Program(training, None, values, calls, identifiers, (outputs, flat.structure), constants, fold, flat.names)
 
 
 _SMALL_IMAGE = 64  # pixels: after a total stride of 32 a 3x3 kernel still uses all its weights
-_LEAF_TYPES = (torch.Tensor, int, float, complex, str, bytes, type(None), torch.dtype, torch.device)
 
 
-def _check_leaves(leaves: list[Any], verb: Literal["is given", "returns"]) -> None:
+def _check_arguments(leaves: list[Any]) -> None:
     """Raise for objects that torch cannot flatten: tensors inside them would be lost silently."""
     for leaf in leaves:
-        if not isinstance(leaf, _LEAF_TYPES):
+        if not isinstance(leaf, LEAF_TYPES):
             kind = type(leaf)
             raise TraceError(
-                f"the network {verb} a {kind.__module__}.{kind.__qualname__}, which torch cannot flatten\n"
+                f"the network is given a {kind.__module__}.{kind.__qualname__}, which torch cannot flatten\n"
                 "  Use tensors in tuples, lists or dicts, or register the class with torch.utils._pytree."
             )
 

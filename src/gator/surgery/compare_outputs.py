@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
 from torch import nn
 
 from gator.graph.inputs import Inputs
+from gator.graph.outputs import Flat, flattened
 from gator.graph.temporary_mode import modes_set
 from gator.graph.tensor_identity import without_data
 from gator.private_torch import pytree
@@ -17,16 +18,20 @@ from gator.private_torch import pytree
 TOLERANCE = {torch.float64: 1e-8, torch.float32: 1e-5, torch.float16: 1e-2, torch.bfloat16: 5e-2}
 
 
-def difference(one: Any, other: Any) -> float:
-    """The largest difference between two outputs, relative to the larger of their largest values; inf if the shapes differ."""
-    left, shape_left = pytree.tree_flatten(one)
-    right, shape_right = pytree.tree_flatten(other)
-    if shape_left != shape_right:
+def difference(one: Any, other: Any, outputs: Sequence[str] = ()) -> float:
+    """The largest difference between two results, relative to the larger of their largest values; inf if the shapes differ.
+
+    With `outputs`, only the outputs with these names are compared.
+    """
+    left, right = flattened(one), flattened(other)
+    if not outputs and left.structure != right.structure:
+        return float("inf")
+    here, there = (_tensors(flat, outputs) for flat in (left, right))
+    if here.keys() != there.keys():
         return float("inf")
     worst = 0.0
-    for a, b in zip(left, right, strict=True):
-        if not isinstance(a, torch.Tensor):
-            continue
+    for name, a in here.items():
+        b = there[name]
         if a.shape != b.shape:
             return float("inf")
         if a.numel() == 0 or without_data(a):  # on the meta device only shapes can be compared
@@ -43,6 +48,11 @@ def difference(one: Any, other: Any) -> float:
             gap = float((a - b).abs().max())
             worst = max(worst, gap / scale if scale > 0 else gap)
     return worst
+
+
+def _tensors(flat: Flat, outputs: Sequence[str]) -> dict[str, torch.Tensor]:
+    leaves = zip(flat.names, flat.leaves, flat.chosen(outputs), strict=True)
+    return {name: leaf for name, leaf, chosen in leaves if chosen and isinstance(leaf, torch.Tensor)}
 
 
 def run(model: nn.Module, inputs: Inputs, *, dtype: torch.dtype | None = None, batch: int | None = None, seed: int = 0) -> Any:
@@ -77,7 +87,7 @@ def agree(model: nn.Module, candidate: nn.Module, inputs: Inputs, masked: Callab
     batch = 2 if inputs.batch is not None else None
     with masked(model):
         expected = run(model, inputs, batch=batch)
-    found = difference(expected, run(candidate, inputs, batch=batch))
+    found = difference(expected, run(candidate, inputs, batch=batch), inputs.outputs)
     if found <= TOLERANCE.get(dtype, 1e-5):
         return True, found
     if dtype == torch.float64 or found == float("inf"):
@@ -86,5 +96,5 @@ def agree(model: nn.Module, candidate: nn.Module, inputs: Inputs, masked: Callab
     exact = copy.deepcopy(model).double()
     with masked(exact):
         expected = run(exact, inputs, batch=batch)
-    found = difference(expected, run(copy.deepcopy(candidate).double(), inputs, batch=batch))
+    found = difference(expected, run(copy.deepcopy(candidate).double(), inputs, batch=batch), inputs.outputs)
     return found <= TOLERANCE[torch.float64], found
