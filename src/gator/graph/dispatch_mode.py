@@ -19,6 +19,7 @@ import torch
 from torch import nn
 
 from gator.errors import TraceError
+from gator.graph.assumptions import Assumed, Draw, Reason, assumed, depends_on_weights, is_finiteness_test
 from gator.graph.call_names import Rewritten
 from gator.graph.global_state import inside_autograd_function
 from gator.graph.output_shapes import quick_shape
@@ -44,7 +45,8 @@ class RecordedTensor(torch.Tensor):
 
     meta_tensor: torch.Tensor  # a tensor on the meta device with the same shape, strides and dtype
     value: int
-    known_data: torch.Tensor | None  # its data, if it depends on constants alone
+    known_data: torch.Tensor | None  # its data, if it depends on constants alone, or if it is assumed
+    reason: Reason  # why its data is assumed
 
     __torch_function__ = no_torch_function  # type: ignore[assignment]
 
@@ -59,8 +61,11 @@ class RecordedTensor(torch.Tensor):
             device=device,
             requires_grad=False,
         )
-        self.meta_tensor, self.value, self.known_data = meta_tensor, value, None
+        self.meta_tensor, self.value, self.known_data, self.reason = meta_tensor, value, None, ""
         return self
+
+    def know(self, assumed: Assumed | None) -> None:
+        self.known_data, self.reason = (None, "") if assumed is None else (assumed.data, assumed.reason)
 
     @classmethod
     def __torch_dispatch__(cls, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:  # type: ignore[override]
@@ -84,11 +89,13 @@ class Names:
 class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
     """Records every call. `has_rule(op)` says whether an operator has a rule; composite ones without a rule are decomposed."""
 
-    def __init__(self, names: Names, has_rule: Callable[[OpOverload], bool], *, fold: bool = True) -> None:
+    def __init__(self, names: Names, has_rule: Callable[[OpOverload], bool], *, fold: bool = True, draw: Draw = "highest") -> None:
         super().__init__()  # type: ignore[no-untyped-call]
         self.names = names
         self.has_rule = has_rule
         self.fold = fold
+        self.draw: Draw = draw  # what random draws are assumed to be where code looks at them
+        self.decisions: dict[Reason, list[str]] = {"draw": [], "finite": []}  # where code looked at assumed data
         self.values: list[Value] = []
         self.calls: list[Call] = []
         self.constants: dict[str, torch.Tensor] = {}
@@ -144,7 +151,10 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
                 return func.decompose(*args, **kwargs)
         known = self._known_result(func, args, kwargs, tensors)
         if func in _READS_DATA or _indexes_by_mask(func, args):
-            if known is not None:
+            reason = _reason(tensors)
+            if known is not None and (not reason or isinstance(known, bool)):
+                if reason:
+                    self.decisions[reason].append(_source()[0])
                 return known
             raise TraceError(
                 f"data-dependent control flow: the network reads the values of a tensor ({func.overloadpacket.__name__})\n"
@@ -191,14 +201,26 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
             # Later reads of this tensor refer to the new value; older views keep their value.
             if isinstance(mutated, RecordedTensor):
                 mutated.value = ids[0] if ids[0] is not None else mutated.value
-                mutated.known_data = known
+                mutated.know(self._data_of_result(func, named, tensors, result, known))
             return mutated
-        if single and isinstance(known, torch.Tensor):
+        if single:
             single_result = RecordedTensor.make(result, ids[0], self.device)  # type: ignore[arg-type]
-            single_result.known_data = known
+            single_result.know(self._data_of_result(func, named, tensors, result, known))
             return single_result
         tensors = [RecordedTensor.make(r, v, self.device) if v is not None else r for r, v in zip(results, ids, strict=True)]
-        return tensors[0] if single else (tensors if isinstance(result, list) else tuple(tensors))
+        return tensors if isinstance(result, list) else tuple(tensors)
+
+    def _data_of_result(
+        self, func: Any, named: dict[str, Any], tensors: list[torch.Tensor], result: torch.Tensor, known: Any
+    ) -> Assumed | None:
+        """The data of a result, if it is known or assumed."""
+        if isinstance(known, torch.Tensor):
+            return Assumed(known, _reason(tensors))
+        if is_finiteness_test(func):
+            _, value = self.meta_and_value(tensors[0])
+            if not depends_on_weights(value, self.calls, self.values):
+                return None
+        return assumed(func, named, result, self.draw)
 
     def _current(self, tensor: torch.Tensor) -> torch.Tensor:
         return self._updated.get(id(tensor), tensor)
@@ -222,7 +244,7 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
         for tensor in tensors:
             if tensor.known_data is None if isinstance(tensor, RecordedTensor) else self.names.of_tensor(tensor) is not None:
                 return None
-        if any(tensor.numel() > _MAX_KNOWN_ELEMENTS for tensor in tensors):
+        if any(tensor.numel() > _MAX_KNOWN_ELEMENTS and not _is_uniform(tensor) for tensor in tensors):
             return None
         real = lambda t: t.known_data if isinstance(t, RecordedTensor) else t  # noqa: E731
         result = func(*_map(args, real), **_map(kwargs, real))
@@ -255,6 +277,17 @@ def _indexes_by_mask(func: Any, args: Any) -> bool:
     if func.overloadpacket is not aten.index:
         return False
     return any(isinstance(index, RecordedTensor) and index.dtype == torch.bool for index in args[1])
+
+
+def _is_uniform(tensor: torch.Tensor) -> bool:
+    """Whether the known data of a tensor is a single value, so that its size does not matter."""
+    return isinstance(tensor, RecordedTensor) and tensor.known_data is not None and not any(tensor.known_data.stride())
+
+
+def _reason(tensors: list[torch.Tensor]) -> Reason:
+    """Why the data of these tensors is assumed; a draw comes first, as its decisions are recorded twice."""
+    reasons = {tensor.reason for tensor in tensors if isinstance(tensor, RecordedTensor)}
+    return "draw" if "draw" in reasons else "finite" if "finite" in reasons else ""
 
 
 def _makes_floats(func: Any) -> bool:

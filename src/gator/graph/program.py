@@ -117,6 +117,8 @@ class Program:
     constants: dict[str, torch.Tensor] = field(default_factory=dict)
     folded: bool = True  # whether integer tensors that depend on constants alone were computed instead of recorded
     output_names: tuple[str, ...] = ()  # of the flat outputs
+    notes: tuple[str, ...] = ()  # what the recording assumed
+    decided_by_draws: tuple[str, ...] = ()  # where the network decided by a random draw what to compute
 
     def attributes(self) -> Iterator[Value]:
         return (value for value in self.values if value.origin == "attribute")

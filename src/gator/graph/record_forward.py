@@ -13,6 +13,7 @@ import torch
 from torch import nn
 
 from gator.errors import TraceError
+from gator.graph.assumptions import Draw, with_more_layers
 from gator.graph.dispatch_mode import Names, RecordedTensor, Recorder
 from gator.graph.global_state import autograd_functions_counted, exporting, fastpath_disabled
 from gator.graph.inputs import Inputs, TensorSpec
@@ -92,8 +93,28 @@ def record_once(
     fold: bool,
     names: Names | None = None,
 ) -> Program:
-    """The program at one batch size; `fold` computes integer tensors that depend on constants alone instead of recording."""
-    recorder = Recorder(names or Names(model), has_rule, fold=fold)
+    """The program at one batch size; `fold` computes integer tensors that depend on constants alone instead of recording.
+
+    If random draws decide what the network computes, it is the program that leaves no layer out.
+    """
+    names = names or Names(model)
+    high = _recorded(model, inputs, has_rule, training, batch, fold, names, "highest")
+    if not high.decided_by_draws:
+        return high
+    return with_more_layers(high, _recorded(model, inputs, has_rule, training, batch, fold, names, "lowest"))
+
+
+def _recorded(
+    model: nn.Module,
+    inputs: Inputs,
+    has_rule: Callable[[Any], bool],
+    training: bool,
+    batch: int | None,
+    fold: bool,
+    names: Names,
+    draw: Draw,
+) -> Program:
+    recorder = Recorder(names, has_rule, fold=fold, draw=draw)
     leaves: list[Any] = []
     for position, leaf in enumerate(inputs.leaves):
         if isinstance(leaf, TensorSpec):
@@ -136,7 +157,11 @@ def record_once(
     # Cloned here, outside inference mode: inference tensors cannot be used in training.
     constants = {name: tensor.clone() for name, tensor in recorder.constants.items()}
     values, calls = tuple(recorder.values), tuple(recorder.calls)
-    return Program(training, None, values, calls, identifiers, (outputs, flat.structure), constants, fold, flat.names)
+    draws, checks = recorder.decisions["draw"], recorder.decisions["finite"]
+    notes = (f"activations are taken to be finite where the network checks it, at {checks[0]}",) if checks else ()
+    return Program(
+        training, None, values, calls, identifiers, (outputs, flat.structure), constants, fold, flat.names, notes, tuple(draws)
+    )
 
 
 _SMALL_IMAGE = 64  # pixels: after a total stride of 32 a 3x3 kernel still uses all its weights
