@@ -16,6 +16,7 @@ import torch
 
 from gator.errors import GatorError
 from gator.graph.labels import Axes, Axis, Labels, LabelSpace
+from gator.graph.output_hint import pinned_parameters
 from gator.graph.program import MODES, Argument, Call, Program, Ref
 from gator.graph.rules import Scope, find
 from gator.graph.rules.table import ReadKind
@@ -83,6 +84,8 @@ class Analysis:
         self.producers: dict[Port, Labels] = {}
         self.consumers: dict[Port, Labels] = {}
         self.unsupported: dict[str, None] = {}
+        self.outputs: dict[str, None] = {}  # the names of the outputs, without their parts
+        self.pinned: dict[str, set[str]] = {}  # by output, the parameters whose widths it fixes
         self.calls: list[Call] = []
         self._integers = integers
         self._fixed = fixed
@@ -120,11 +123,18 @@ class Analysis:
                             f"for a result of shape {tuple(shape)}; please report this"
                         )
                     self.axes[out] = tuple(axes)
-        for leaf in self.program.outputs[0]:
+        outputs: dict[str, list[Labels]] = {}
+        for leaf, name in zip(self.program.outputs[0], self.program.output_names, strict=True):
             if isinstance(leaf, Ref):
-                for axis in self.axes[leaf.id]:
-                    if axis is not None:
-                        self.space.fix(axis, -1, "the network's output")
+                outputs.setdefault(name.split(".")[0], []).extend(axis for axis in self.axes[leaf.id] if axis is not None)
+        self.outputs.update(dict.fromkeys(outputs))
+        outputs = {name: parts for name, parts in outputs.items() if parts}
+        if len(self.outputs) > 1 and outputs:
+            for name, found in pinned_parameters(self.space, self.attributes, outputs).items():
+                self.pinned.setdefault(name, set()).update(found)
+        for parts in outputs.values():
+            for axis in parts:
+                self.space.fix(axis, -1, "the network's output")
 
     def _attribute(self, name: str, shape: tuple[int, ...], scope: str) -> Axes:
         key = scope + name

@@ -156,6 +156,12 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
                 if reason:
                     self.decisions[reason].append(_source()[0])
                 return known
+            if reason == "draw":
+                raise TraceError(
+                    "the network reads a random draw as a number, which would be the same in every step of the recording\n"
+                    f"  at {_source()[0]}\n"
+                    "  Set its probability to 0 before tracing, or compare tensors: torch.rand(1) < p, without item()."
+                )
             raise TraceError(
                 f"data-dependent control flow: the network reads the values of a tensor ({func.overloadpacket.__name__})\n"
                 f"  at {_source()[0]}\n"

@@ -64,6 +64,7 @@ class SavedGraph:
     macs: int  # multiply-adds of one forward pass (eval) of the example inputs
     fixed: tuple[str, ...] = ()
     heads: Heads | dict[str, Heads] = "whole"
+    notes: tuple[str, ...] = ()  # what the recording assumed, and hints
 
     @cached_property
     def _by_name(self) -> dict[str, Edge]:
@@ -135,6 +136,7 @@ class SavedGraph:
         lines.append("parameters and MACs are those of every layer an edge touches, so the rows overlap")
         for call in self.unsupported:
             lines.append(f"no rule for this operator, its axes are fixed: {call}")
+        lines.extend(f"note: {note}" for note in self.notes)
         return "\n".join(lines)
 
     def __deepcopy__(self, memo: dict[int, Any]) -> Self:
@@ -152,6 +154,7 @@ class SavedGraph:
             "macs": self.macs,
             "fixed": list(self.fixed),
             "heads": self.heads,
+            "notes": list(self.notes),
         }
         return json.dumps(data)
 
@@ -172,6 +175,7 @@ class SavedGraph:
                 macs=read(data, "macs", int),
                 fixed=strings(data, "fixed"),
                 heads=heads_from_data(data),
+                notes=strings(data, "notes") if "notes" in data else (),
             )
         except (ValueError, RecursionError) as error:
             raise GatorError(f"not a graph in JSON form: {error}") from error

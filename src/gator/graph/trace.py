@@ -19,6 +19,7 @@ from gator.graph.global_state import collector_paused
 from gator.graph.hypergraph import Edge, Hypergraph, SavedGraph, group
 from gator.graph.inputs import Inputs, describe
 from gator.graph.macs import macs
+from gator.graph.output_hint import output_hint
 from gator.graph.outputs import is_under
 from gator.graph.program import Program, needed
 from gator.graph.record_forward import record, runs_at_other_sizes, with_small_images
@@ -163,6 +164,8 @@ def _assemble(
         cost = sum(c for call, c in counted if index in of_call[call.index])
         edges.append(Edge(name, len(classes), producers, consumers, members, sum(sizes.get(p, 0) for p in touched), cost))
     on_axis = {m.parameter for edge in edges for m in edge.members}
+    hint = output_hint(analysis.pinned, sizes, tuple(analysis.outputs))
+    notes = dict.fromkeys([*(note for result in analysis.results for note in result.program.notes), *([hint] if hint else ())])
     return Hypergraph(
         edges=tuple(edges),
         inputs=inputs,
@@ -172,6 +175,7 @@ def _assemble(
         macs=sum(cost for _, cost in counted),
         fixed=fixed,
         heads=heads,
+        notes=tuple(notes),
         train=analysis.results[0],
         eval=analysis.results[1],
         roots=roots,
