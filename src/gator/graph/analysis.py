@@ -123,6 +123,14 @@ class Analysis:
                             f"for a result of shape {tuple(shape)}; please report this"
                         )
                     self.axes[out] = tuple(axes)
+        for name, value in self.program.assigned.items():
+            # The parameter is sliced like the value that forward assigns to it.
+            own = self._attribute(name, self.program.values[value].shape, "")
+            for labels, other in zip(own, self.axes[value], strict=True):
+                if labels is not None and other is not None:
+                    self.space.tie(labels, other, -1, "assigned in forward")
+                elif labels is not None:
+                    self.space.fix(labels, -1, "assigned in forward")
         outputs: dict[str, list[Labels]] = {}
         for leaf, name in zip(self.program.outputs[0], self.program.output_names, strict=True):
             if isinstance(leaf, Ref):

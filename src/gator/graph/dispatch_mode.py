@@ -17,6 +17,7 @@ from typing import Any
 
 import torch
 from torch import nn
+from torch.overrides import TorchFunctionMode
 
 from gator.errors import TraceError
 from gator.graph.assumptions import Assumed, Draw, Reason, assumed, depends_on_weights, is_finiteness_test
@@ -67,6 +68,12 @@ class RecordedTensor(torch.Tensor):
     def know(self, assumed: Assumed | None) -> None:
         self.known_data, self.reason = (None, "") if assumed is None else (assumed.data, assumed.reason)
 
+    def __repr__(self, *, tensor_contents: object = None) -> str:
+        return f"tensor(..., size={tuple(self.shape)}, dtype={self.dtype})"  # messages may name a tensor
+
+    def __format__(self, format_spec: str) -> str:
+        return repr(self)
+
     @classmethod
     def __torch_dispatch__(cls, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:  # type: ignore[override]
         raise TraceError(f"a tensor of the recording was used after it ended, by {func}; the network keeps state between calls")
@@ -95,6 +102,7 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
         self.has_rule = has_rule
         self.fold = fold
         self.draw: Draw = draw  # what random draws are assumed to be where code looks at them
+        self.assigned: dict[str, int] = {}  # tensors of the model whose data was replaced -> their value
         self.decisions: dict[Reason, list[str]] = {"draw": [], "finite": []}  # where code looked at assumed data
         self.values: list[Value] = []
         self.calls: list[Call] = []
@@ -132,6 +140,25 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
             self._meta_tensors[self._known[key]] = meta
         value = self._known[key]
         return self._meta_tensors[value], value
+
+    def assign(self, target: torch.Tensor, source: torch.Tensor) -> None:
+        """`target.data = source`: from here on the target is this value. The tensor of the model itself is not changed."""
+        if target.shape != source.shape or (isinstance(target, RecordedTensor) and target.dtype != source.dtype):
+            raise TraceError(
+                f"data of shape {tuple(source.shape)} is assigned to a tensor of shape {tuple(target.shape)} in forward, which "
+                f"cannot be recorded\n  at {_source()[0]}\n  Assign it before tracing, or use a new tensor."
+            )
+        meta, value = self.meta_and_value(source)
+        if isinstance(target, RecordedTensor):
+            target.meta_tensor, target.value = meta, value
+            target.know(None)
+            return
+        name = self.names.of_tensor(target)
+        self._alive.append(target)
+        self._known[name if name is not None else id(target)] = value
+        self._meta_tensors[value] = meta
+        if name is not None:
+            self.assigned[name] = value
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}
@@ -269,6 +296,21 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
         return self.fold or not any(self.names.of_tensor(t) is None for t in tensors)
 
 
+class Assignments(TorchFunctionMode):
+    """Catches `tensor.data = value`, which is no operator: torch would put the tensor without data into the model."""
+
+    def __init__(self, recorder: Recorder) -> None:
+        super().__init__()
+        self._recorder = recorder
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        if func == _SET_DATA:
+            self._recorder.assign(*args)
+            return None
+        return func(*args, **(kwargs or {}))
+
+
+_SET_DATA = torch.Tensor.data.__set__  # type: ignore[attr-defined]
 _RESHAPES_IN_PLACE = {aten.transpose_, aten.t_, aten.squeeze_, aten.unsqueeze_, aten.swapdims_, aten.swapaxes_, aten.resize_}
 _MAX_KNOWN_ELEMENTS = 1 << 20
 _READS_DATA = {aten._local_scalar_dense.default, aten.is_nonzero.default, aten.equal.default, aten.nonzero.default}

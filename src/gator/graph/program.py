@@ -118,6 +118,7 @@ class Program:
     folded: bool = True  # whether integer tensors that depend on constants alone were computed instead of recorded
     output_names: tuple[str, ...] = ()  # of the flat outputs
     notes: tuple[str, ...] = ()  # what the recording assumed
+    assigned: dict[str, int] = field(default_factory=dict)  # parameters whose data forward replaces -> their last value
     decided_by_draws: tuple[str, ...] = ()  # where the network decided by a random draw what to compute
 
     def attributes(self) -> Iterator[Value]:

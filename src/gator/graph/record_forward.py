@@ -14,7 +14,7 @@ from torch import nn
 
 from gator.errors import TraceError
 from gator.graph.assumptions import Draw, with_more_layers
-from gator.graph.dispatch_mode import Names, RecordedTensor, Recorder
+from gator.graph.dispatch_mode import Assignments, Names, RecordedTensor, Recorder
 from gator.graph.global_state import autograd_functions_counted, exporting, fastpath_disabled
 from gator.graph.inputs import Inputs, TensorSpec
 from gator.graph.outputs import LEAF_TYPES, flattened
@@ -136,6 +136,7 @@ def _recorded(
             fastpath_disabled(),
             exporting(),
             recorder,
+            Assignments(recorder),
         ):
             buffers = dict(model.named_buffers())
             with autograd_functions_counted():
@@ -160,7 +161,18 @@ def _recorded(
     draws, checks = recorder.decisions["draw"], recorder.decisions["finite"]
     notes = (f"activations are taken to be finite where the network checks it, at {checks[0]}",) if checks else ()
     return Program(
-        training, None, values, calls, identifiers, (outputs, flat.structure), constants, fold, flat.names, notes, tuple(draws)
+        training=training,
+        batch=None,
+        values=values,
+        calls=calls,
+        inputs=identifiers,
+        outputs=(outputs, flat.structure),
+        constants=constants,
+        folded=fold,
+        output_names=flat.names,
+        notes=notes,
+        assigned=recorder.assigned,
+        decided_by_draws=tuple(draws),
     )
 
 
