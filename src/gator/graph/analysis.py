@@ -180,14 +180,22 @@ class Analysis:
             port = Port(found.name.rpartition(".")[0] or found.name, found.name, axis)
         elif value in self.static or call.packet not in PRODUCTS:
             # A weight that is computed from parameters (a standardised weight, for example): the layer is the module that runs.
-            layer = call.module or call.packet.__name__
-            port = Port(layer, f"{layer}.weight", axis)
+            port = self._origin(call, self.axes[value][axis]) or _computed_weight(call, axis)
         else:
             return
         labels = self.axes[value][axis]
         if labels is not None:
             ports = self.producers if role == "producer" else self.consumers
             ports.setdefault(port, labels)
+
+    def _origin(self, call: Call, labels: Axis) -> Port | None:
+        """The axis of a parameter of the running module that has these labels: of a transposed weight, or a stack of them."""
+        for name, axes in self.attributes.items():
+            if labels is not None and call.module and name.rpartition(".")[0] == call.module:
+                for axis, own in enumerate(axes):
+                    if own is not None and np.array_equal(own, labels):
+                        return Port(call.module, name, axis)
+        return None
 
     def mark_attention(self, labels: Axis) -> None:
         if labels is not None:
@@ -282,11 +290,17 @@ def _far_apart(choices: dict[tuple[int, int], Any]) -> dict[tuple[int, int], Any
     return result
 
 
+def _computed_weight(call: Call, axis: int) -> Port:
+    layer = call.module or call.packet.__name__
+    return Port(layer, f"{layer}.weight", axis)
+
+
 def static_values(program: Program) -> set[int]:
-    """Values that are computed from parameters and constants alone."""
+    """Values that are computed from parameters and constants alone; a stack of weights may be indexed by anything (experts)."""
     static = {value.id for value in program.values if value.origin in ("attribute", "constant")}
     for call in program.calls:
-        args = [v for _, v in call.tensors()]
+        stack = call.packet in (aten.index, aten.index_select) and len(program.values[call.value_at("self")].shape) > 2
+        args = [call.value_at("self")] if stack else [v for _, v in call.tensors()]
         if args and all(v in static for v in args):
             static.update(v for v in call.outputs if v is not None)
     return static

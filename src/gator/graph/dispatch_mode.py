@@ -218,6 +218,8 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
                     f"  at {_source()[0]}\n  Use the form without the trailing underscore."
                 )
             result = meta_args[0]
+        if result is None:
+            return None  # an assertion: it computes nothing
         source, module, origin = _source(self.names.modules, self.names.origins)
         single = isinstance(result, torch.Tensor)
         results = [result] if single else list(result)

@@ -15,6 +15,7 @@ from torch import nn
 from gator.errors import TraceError
 from gator.graph.assumptions import Draw, with_more_layers
 from gator.graph.dispatch_mode import Assignments, Names, RecordedTensor, Recorder
+from gator.graph.experts import experts_batched
 from gator.graph.global_state import autograd_functions_counted, exporting, fastpath_disabled
 from gator.graph.inputs import Inputs, TensorSpec
 from gator.graph.outputs import LEAF_TYPES, flattened
@@ -130,6 +131,7 @@ def _recorded(
         # Parameters are ordinary tensors, whose views would still be tracked, so that step is disabled too.
         with (
             modes_set(model, training),
+            experts_batched(model),
             torch.inference_mode(),
             torch.enable_grad(),
             views_untracked(),
