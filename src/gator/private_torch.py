@@ -54,8 +54,8 @@ except (ImportError, AttributeError) as error:
 __all__ = [
     "CALL_IMPL", "NEWEST", "OLDEST", "BatchNorm", "Conv", "FakeTensor", "InstanceNorm", "NormBase", "OpOverload",
     "TorchDispatchMode", "accumulated_shape", "buffers_of", "children_of", "forward_from_source", "forward_pre_hooks_of",
-    "is_composite", "key_texts", "make_wrapper_subclass", "no_torch_function", "overload_name_of", "parameters_of", "pytree", "schema_of",
-    "say_exporting", "storage_number", "submodules_of", "views_untracked",
+    "full_name_of", "is_composite", "key_texts", "make_wrapper_subclass", "no_torch_function", "overload_name_of",
+    "parameters_of", "pytree", "say_exporting", "schema_of", "storage_number", "submodules_of", "views_untracked",
 ]  # fmt: skip
 
 
@@ -104,6 +104,11 @@ def is_composite(op: OpOverload) -> bool:
 def schema_of(op: Any) -> Any:
     """The names, types and defaults of an operator's arguments, and what it returns."""
     return op._schema
+
+
+def full_name_of(op: OpOverload) -> str:
+    """The name of an operator with its library, without the overload: aten::add."""
+    return str(op._schema.name)
 
 
 def overload_name_of(op: Any) -> str:

@@ -13,7 +13,6 @@ import gator
 from gator import zoo
 from gator.graph.select_layers import layers_named
 
-
 LAYERS = {1: 3, 2: 4, 3: 6, 4: 3}
 
 

@@ -123,24 +123,28 @@ class Analysis:
                             f"for a result of shape {tuple(shape)}; please report this"
                         )
                     self.axes[out] = tuple(axes)
+        self._tie_assigned()
+        self._fix_outputs()
+
+    def _tie_assigned(self) -> None:
+        """A parameter to which forward assigns a value is sliced like that value."""
         for name, value in self.program.assigned.items():
-            # The parameter is sliced like the value that forward assigns to it.
             own = self._attribute(name, self.program.values[value].shape, "")
             for labels, other in zip(own, self.axes[value], strict=True):
-                if labels is not None and other is not None:
-                    self.space.tie(labels, other, -1, "assigned in forward")
-                elif labels is not None:
-                    self.space.fix(labels, -1, "assigned in forward")
-        outputs: dict[str, list[Labels]] = {}
+                if labels is not None:
+                    self.space.tie(labels, np.zeros(1, dtype=np.int64) if other is None else other, -1, "assigned in forward")
+
+    def _fix_outputs(self) -> None:
+        found: dict[str, list[Labels]] = {}
         for leaf, name in zip(self.program.outputs[0], self.program.output_names, strict=True):
             if isinstance(leaf, Ref):
-                outputs.setdefault(name.split(".")[0], []).extend(axis for axis in self.axes[leaf.id] if axis is not None)
-        self.outputs.update(dict.fromkeys(outputs))
-        outputs = {name: parts for name, parts in outputs.items() if parts}
-        if len(self.outputs) > 1 and outputs:
-            for name, found in pinned_parameters(self.space, self.attributes, outputs).items():
-                self.pinned.setdefault(name, set()).update(found)
-        for parts in outputs.values():
+                found.setdefault(name.split(".")[0], []).extend(axis for axis in self.axes[leaf.id] if axis is not None)
+        self.outputs.update(dict.fromkeys(found))
+        labelled = {name: parts for name, parts in found.items() if parts}
+        if len(self.outputs) > 1 and labelled:
+            for name, parameters in pinned_parameters(self.space, self.attributes, labelled).items():
+                self.pinned.setdefault(name, set()).update(parameters)
+        for parts in labelled.values():
             for axis in parts:
                 self.space.fix(axis, -1, "the network's output")
 

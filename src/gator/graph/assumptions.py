@@ -92,8 +92,8 @@ def with_more_layers(high: Program, low: Program) -> Program:
     kept = high if below < above else low
     names = sorted(above ^ below)
     note = (
-        f"in train mode a random draw leaves out {_owner(names[0])} at {kept.decided_by_draws[0]}: gates, masks and cut networks "
-        "in graph form never leave it out"
+        f"in train mode a random draw leaves out {_owner(names[0])} at {kept.decided_by_draws[0]}: gates, masks and cut "
+        "networks in graph form never leave it out"
     )
     return replace(kept, notes=(*kept.notes, note))
 

@@ -68,7 +68,7 @@ class RecordedTensor(torch.Tensor):
     def know(self, assumed: Assumed | None) -> None:
         self.known_data, self.reason = (None, "") if assumed is None else (assumed.data, assumed.reason)
 
-    def __repr__(self, *, tensor_contents: object = None) -> str:
+    def __repr__(self, *, tensor_contents: Any = None) -> str:  # type: ignore[override]
         return f"tensor(..., size={tuple(self.shape)}, dtype={self.dtype})"  # messages may name a tensor
 
     def __format__(self, format_spec: str) -> str:
@@ -96,7 +96,9 @@ class Names:
 class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
     """Records every call. `has_rule(op)` says whether an operator has a rule; composite ones without a rule are decomposed."""
 
-    def __init__(self, names: Names, has_rule: Callable[[OpOverload], bool], *, fold: bool = True, draw: Draw = "highest") -> None:
+    def __init__(
+        self, names: Names, has_rule: Callable[[OpOverload], bool], *, fold: bool = True, draw: Draw = "highest"
+    ) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
         self.names = names
         self.has_rule = has_rule
@@ -108,7 +110,7 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
         self.calls: list[Call] = []
         self.constants: dict[str, torch.Tensor] = {}
         self._meta_tensors: dict[int, torch.Tensor] = {}
-        self._known: dict[int, int] = {}  # id of a real tensor -> value
+        self._known: dict[str | int, int] = {}  # name of a tensor of the model, or id of another real tensor -> value
         self._alive: list[torch.Tensor] = []  # keeps tensors alive, so that their ids are not reused
         self._made: set[int] = set()  # ids of real tensors computed while recording
         self._updated: dict[int, torch.Tensor] = {}  # counters that forward increments: their current values

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from typing import Protocol, runtime_checkable
+from typing import Any, Protocol, runtime_checkable
 
 from torch import nn
 
@@ -26,7 +26,9 @@ class ChoosesExperts(Protocol):
 @contextmanager
 def experts_batched(model: nn.Module) -> Iterator[None]:
     """Inside the block no mixture of experts loops over its experts; afterwards each is as it was."""
-    found = [(module, _named(module)) for module in model.modules() if isinstance(module, ChoosesExperts)]
+    kinds = tuple(kind for kind in {type(module) for module in model.modules()} if issubclass(kind, ChoosesExperts))
+    choosing: list[Any] = [module for module in model.modules() if isinstance(module, kinds)]
+    found = [(module, _named(module)) for module in choosing]
     looping = [(module, chosen) for module, chosen in found if LOOP in chosen.values()]
     try:
         for module, chosen in looping:

@@ -1,5 +1,5 @@
-"""Global state that recording changes: the garbage collector, the fused attention of torch, what torch says about exporting, and
-autograd functions.
+"""Global state that recording changes: the garbage collector, the fused attention of torch, whether torch says that it
+exports, and autograd functions.
 
 The first thread that records makes the change, the last one undoes it. If every thread saved and restored the state by itself,
 it could restore what another thread had set.

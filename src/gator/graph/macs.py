@@ -13,6 +13,7 @@ from typing import Any
 import torch
 
 from gator.graph.program import Call
+from gator.private_torch import full_name_of
 
 aten = torch.ops.aten
 Shape = Sequence[int]
@@ -28,7 +29,7 @@ def macs(call: Call, shapes: Shapes) -> int:
 
 def products(call: Call, shapes: Shapes) -> list[Product]:
     """The products of axis sizes whose sum is the call's multiply-adds."""
-    found = _PRODUCTS.get(call.packet) or _PRODUCTS.get(call.op.name())
+    found = _PRODUCTS.get(call.packet) or _PRODUCTS.get(full_name_of(call.op))
     return found(call, shapes) if found else []
 
 

@@ -11,7 +11,9 @@ from gator.graph.labels import Axes, Labels, LabelSpace
 SHARE = 0.2  # of the parameters; below it there is no hint
 
 
-def pinned_parameters(space: LabelSpace, attributes: Mapping[str, Axes], outputs: Mapping[str, Sequence[Labels]]) -> dict[str, set[str]]:
+def pinned_parameters(
+    space: LabelSpace, attributes: Mapping[str, Axes], outputs: Mapping[str, Sequence[Labels]]
+) -> dict[str, set[str]]:
     """By output, the parameters whose widths it alone fixes; to be called before the outputs are fixed.
 
     Channels of a single layer do not count: the classes of a classifier are what it is for.

@@ -81,7 +81,7 @@ def _opened(leaf: Any, inside: tuple[int, ...]) -> Any:
     if isinstance(leaf, LEAF_TYPES):
         return leaf
     kind = type(leaf)
-    if not hasattr(leaf, "__dict__") or isinstance(leaf, (type, nn.Module)) or callable(leaf) or id(leaf) in inside:
+    if not _has_parts(leaf) or id(leaf) in inside:
         raise TraceError(
             f"the network returns a {kind.__module__}.{kind.__qualname__}, which cannot be taken apart into tensors\n"
             "  Return tensors in tuples, lists, dicts or dataclasses, or register the class with torch.utils._pytree."
@@ -89,6 +89,11 @@ def _opened(leaf: Any, inside: tuple[int, ...]) -> Any:
     held = {name: value for name, value in _attributes(leaf) if _holds_tensors(value, frozenset())}
     parts = [pytree.tree_map(lambda item: _opened(item, (*inside, id(leaf))), value) for value in held.values()]
     return _Opened(_Rest(leaf, tuple(held)), parts)
+
+
+def _has_parts(value: Any) -> bool:
+    """Whether an object is plain data: it has attributes, and is not a class, a function or a module."""
+    return hasattr(value, "__dict__") and not isinstance(value, (type, nn.Module)) and not callable(value)
 
 
 def _attributes(value: Any) -> Iterator[tuple[str, Any]]:
@@ -102,10 +107,10 @@ def _holds_tensors(value: Any, inside: frozenset[int]) -> bool:
     for leaf in pytree.tree_leaves(value):
         if isinstance(leaf, torch.Tensor):
             return True
-        opaque = isinstance(leaf, (*LEAF_TYPES, type, nn.Module)) or callable(leaf) or not hasattr(leaf, "__dict__")
-        if not opaque and id(leaf) not in inside:
-            if any(_holds_tensors(item, inside | {id(leaf)}) for _, item in _attributes(leaf)):
-                return True
+        if isinstance(leaf, LEAF_TYPES) or not _has_parts(leaf) or id(leaf) in inside:
+            continue
+        if any(_holds_tensors(item, inside | {id(leaf)}) for _, item in _attributes(leaf)):
+            return True
     return False
 
 

@@ -45,9 +45,9 @@ def trace(
         fixed: layers or parameters that are not pruned: names, glob patterns ("layer1.*") or modules of the model.
         heads: whether attention is pruned by whole heads ("whole") or by dimensions inside all heads ("dims"): one value for
             all attention layers, or a dict by the name of the layer that writes the heads.
-        outputs: the outputs that matter, by name ("logits") or, for a tuple, by position ("0"); all of them if it is empty. Other
-            outputs (returned hidden states, a cache of keys and values) may change their widths: `masked`, gates and cut networks
-            in graph form return None for them, the user's own class returns them with the channels that are left.
+        outputs: the outputs that matter, by name ("logits") or, for a tuple, by position ("0"); all of them if it is empty.
+            The others (returned hidden states, a cache of keys and values) may change their widths: `masked`, gates and cut
+            networks in graph form return None for them, the user's own class returns them with the channels that are left.
 
     Returns:
         The hypergraph: `print` it for a table, `graph.explain(name)` says why channels are tied or fixed.
@@ -126,7 +126,9 @@ def _check_outputs(programs: Sequence[Program], outputs: Sequence[str]) -> None:
     for given in outputs:
         if not any(is_under(name, given) for name in known):
             top = dict.fromkeys(name.split(".")[0] for name in known)
-            raise TraceError(f"outputs= names {given!r}, which the network does not return; it returns {', '.join(top) or 'a tensor'}")
+            raise TraceError(
+                f"outputs= names {given!r}, which the network does not return; it returns {', '.join(top) or 'a tensor'}"
+            )
 
 
 def _check_names(model: nn.Module, heads: Heads | Mapping[str, Heads]) -> None:

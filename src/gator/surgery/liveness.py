@@ -58,7 +58,8 @@ def liveness_of(plan: Plan, mode: Mode) -> Liveness:
         if _sums_over_empty_axis(plan, mode, call):
             emptied_sum.add(call.index)
             args = [call.value_at("self")] if call.packet in (aten.addmm, aten.baddbmm) else []
-        if random or any(v in after and v not in empty | without_data for v in args) or any(v in before & written_views for v in outputs):
+        reaches = any(v in after and v not in empty and v not in without_data for v in args)
+        if random or reaches or any(v in before & written_views for v in outputs):
             after.update(outputs)
     folded = frozenset(before - after - empty)
     return Liveness(empty, folded, frozenset(emptied_sum), needed(program, gone=empty | folded))

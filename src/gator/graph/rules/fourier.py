@@ -1,4 +1,4 @@
-"""Rules for Fourier transforms and for complex numbers as pairs: the transformed axes are fixed, the others keep their labels."""
+"""Rules for Fourier transforms and complex numbers as pairs: the transformed axes are fixed, the others keep their labels."""
 
 from __future__ import annotations
 

@@ -174,7 +174,7 @@ def _index_add(scope: Scope) -> Sequence[Axes]:
 
 @rule(aten.index_put, aten.index_put_)
 def _index_put(scope: Scope) -> Sequence[Axes]:
-    """A mask corresponds to the axes it covers; an index fixes its axis. The rest of the values corresponds to the other axes."""
+    """A mask corresponds to the axes it covers; an index fixes its axis. The last axes of the values are the remaining ones."""
     axes, shape = scope.axes("self"), scope.shape("self")
     at = 0
     for position, index in enumerate(scope.get("indices")):

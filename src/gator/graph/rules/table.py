@@ -15,7 +15,7 @@ import torch
 
 from gator.graph.labels import Axes, Axis, Labels
 from gator.graph.program import Call, Ref
-from gator.private_torch import OpOverload
+from gator.private_torch import OpOverload, full_name_of
 
 if TYPE_CHECKING:
     from gator.graph.analysis import Analysis
@@ -44,7 +44,7 @@ def rule(*packets: Any) -> Callable[[Rule], Rule]:
 
 def find(op: OpOverload) -> Rule | None:
     """The rule of an operator: its own, or the pointwise rule if torch tags the operator as pointwise."""
-    found = _RULES.get(op.overloadpacket) or (_RULES.get(op.name()) if op.namespace != "aten" else None)
+    found = _RULES.get(op.overloadpacket) or _RULES.get(full_name_of(op))
     if found is None and torch.Tag.pointwise in op.tags:
         return _RULES[torch.Tag.pointwise]
     return found
