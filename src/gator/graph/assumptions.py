@@ -14,7 +14,7 @@ from typing import Any, Literal
 import torch
 
 from gator.errors import TraceError
-from gator.graph.program import Call, Program, Value, needed
+from gator.graph.program import MODES, Call, Program, Value, needed
 
 aten = torch.ops.aten
 Draw = Literal["lowest", "highest"]
@@ -92,7 +92,7 @@ def with_more_layers(high: Program, low: Program) -> Program:
     kept = high if below < above else low
     names = sorted(above ^ below)
     note = (
-        f"in train mode a random draw leaves out {_owner(names[0])} at {kept.decided_by_draws[0]}: gates, masks and cut "
+        f"in {MODES[0 if kept.training else 1]} mode a random draw leaves out {_owner(names[0])} at {kept.decided_by_draws[0]}: gates, masks and cut "
         "networks in graph form never leave it out"
     )
     return replace(kept, notes=(*kept.notes, note))

@@ -5,7 +5,7 @@ The pass is recorded at two batch sizes. Sizes that differ between the two becom
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from typing import Any
 
@@ -19,7 +19,8 @@ from gator.graph.experts import experts_batched
 from gator.graph.global_state import autograd_functions_counted, exporting, fastpath_disabled
 from gator.graph.inputs import Inputs, TensorSpec
 from gator.graph.outputs import LEAF_TYPES, flattened
-from gator.graph.program import BatchInt, Program, Ref
+from gator.graph.program import MODES, BatchInt, Program, Ref
+from gator.graph.random_state import RandomState
 from gator.graph.temporary_mode import modes_set
 from gator.private_torch import pytree, views_untracked
 
@@ -125,7 +126,7 @@ def _recorded(
     identifiers = tuple(leaf.value for leaf in leaves if isinstance(leaf, RecordedTensor))
     _check_arguments(leaves)
     args, kwargs = pytree.tree_unflatten(leaves, inputs.structure)
-    rng = torch.get_rng_state()
+    random, drawn_elsewhere = RandomState(), False
     try:
         # In inference mode composite operators (conv2d, batch_norm, attention) are dispatched without being decomposed.
         # Parameters are ordinary tensors, whose views would still be tracked, so that step is disabled too.
@@ -143,6 +144,7 @@ def _recorded(
             buffers = dict(model.named_buffers())
             with autograd_functions_counted():
                 result = model(*args, **kwargs)
+            drawn_elsewhere = random.drawn_outside_torch()
             for name, buffer in model.named_buffers():
                 if isinstance(buffer, RecordedTensor) and name in buffers:
                     buffers[name].copy_(buffer)  # recorded: forward replaced this buffer by a new tensor
@@ -151,17 +153,17 @@ def _recorded(
             Ref(recorder.meta_and_value(x)[1]) if isinstance(x, torch.Tensor) else x
             for x in (leaf if chosen else None for leaf, chosen in zip(flat.leaves, flat.chosen(inputs.outputs), strict=True))
         ]
-    except TraceError:
-        raise
+    except TraceError as error:
+        if not training:
+            raise
+        raise TraceError(f"{error}\n  {_IN_TRAIN_MODE}") from error
     except Exception as error:
         raise TraceError(_failure_message(recorder, error)) from error
     finally:
-        torch.set_rng_state(rng)
+        random.restore()
     # Cloned here, outside inference mode: inference tensors cannot be used in training.
     constants = {name: tensor.clone() for name, tensor in recorder.constants.items()}
     values, calls = tuple(recorder.values), tuple(recorder.calls)
-    draws, checks = recorder.decisions["draw"], recorder.decisions["finite"]
-    notes = (f"activations are taken to be finite where the network checks it, at {checks[0]}",) if checks else ()
     return Program(
         training=training,
         batch=None,
@@ -172,12 +174,26 @@ def _recorded(
         constants=constants,
         folded=fold,
         output_names=flat.names,
-        notes=notes,
+        notes=tuple(_notes(recorder, training, drawn_elsewhere)),
         assigned=recorder.assigned,
-        decided_by_draws=tuple(draws),
+        decided_by_draws=tuple(recorder.decisions["draw"]),
     )
 
 
+def _notes(recorder: Recorder, training: bool, drawn_elsewhere: bool) -> Iterator[str]:
+    checks = recorder.decisions["finite"]
+    if checks:
+        yield f"activations are taken to be finite where the network checks it, at {checks[0]}"
+    if drawn_elsewhere:
+        yield (
+            f"in {MODES[0 if training else 1]} mode the network draws random numbers with Python's random or with NumPy: "
+            "gates, masks and cut networks in graph form repeat what was drawn when it was traced"
+        )
+
+
+_IN_TRAIN_MODE = (
+    "This happens in train mode: what only training needs (an augmentation, for example) can be switched off first."
+)
 _SMALL_IMAGE = 64  # pixels: after a total stride of 32 a 3x3 kernel still uses all its weights
 
 
