@@ -90,10 +90,10 @@ def with_more_layers(high: Program, low: Program) -> Program:
             "  Set its probability to 0 before tracing; for a layer that is drawn at random, trace each choice by itself."
         )
     kept = high if below < above else low
-    names = sorted(above ^ below)
+    layer, place = _owner(min(above ^ below)), kept.decided_by_draws[0]
     note = (
-        f"in {MODES[0 if kept.training else 1]} mode a random draw leaves out {_owner(names[0])} at {kept.decided_by_draws[0]}: gates, masks and cut "
-        "networks in graph form never leave it out"
+        f"in {MODES[0 if kept.training else 1]} mode a random draw leaves out {layer} at {place}: "
+        "gates, masks and cut networks in graph form never leave it out"
     )
     return replace(kept, notes=(*kept.notes, note))
 
