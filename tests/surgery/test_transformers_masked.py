@@ -187,6 +187,8 @@ NETWORKS: dict[str, tuple[Callable[[Any], nn.Module], Callable[[str], dict[str, 
     "mamba2": (mamba2, text, ["logits"]),
 }
 
+QUICK = ("bert", "llama", "bart", "wav2vec2", "mixtral_loop")
+
 
 @pytest.fixture(scope="module")
 def transformers(torchvision: Any) -> Any:
@@ -200,7 +202,7 @@ def leaves(result: Any, outputs: list[str]) -> dict[str, Tensor]:
 
 
 @pytest.mark.filterwarnings("default")  # those of transformers about missing kernels
-@pytest.mark.parametrize("name", NETWORKS)
+@pytest.mark.parametrize("name", [n if n in QUICK else pytest.param(n, marks=pytest.mark.slow) for n in NETWORKS])
 def test_masked_equals_cut_for_two_paddings(name: str, transformers: Any) -> None:
     build, inputs_of, outputs = NETWORKS[name]
     model = lively(randomised(build(transformers)))
@@ -229,3 +231,94 @@ def test_masked_equals_cut_for_two_paddings(name: str, transformers: Any) -> Non
                         expected = leaves(run(model, given), outputs)
                     for small in forms:
                         assert gap(expected, leaves(run(small, given), outputs)) <= tolerance
+
+
+def test_experts_are_computed_as_transformers_does(transformers: Any) -> None:
+    """In float32, the only precision here in which torch multiplies groups; the choice of the user stays."""
+    for implementation in ("grouped_mm", "batched_mm", "eager"):
+        model = lively(mixtral(implementation)(transformers)).eval()
+        graph = gator.trace(model, text("right"), outputs=["logits"])
+        assert model.get_experts_implementation()[""] == implementation
+        assert {"model.layers.0.mlp.experts", "model.layers.1.mlp.experts"} <= {edge.name for edge in graph.edges}
+        expected = run(model, text("left")).logits
+        with gator.masked(model, graph, {}):
+            assert gap(expected, run(model, text("left")).logits) <= 1e-4
+        inner = {edge.name: range(8) for edge in graph.edges if "experts" in edge.name}
+        small = gator.cut(model, graph, inner)
+        assert type(small) is type(model)
+        with gator.masked(model, graph, inner):
+            assert gap(run(model, text("left")).logits, run(small, text("left")).logits) <= 1e-4
+
+
+@pytest.mark.parametrize("build", [llama, pytest.param(t5, marks=pytest.mark.slow)])
+def test_caches_are_outputs_like_any_other(build: Callable[[Any], nn.Module], transformers: Any) -> None:
+    model = lively(randomised(build(transformers)))
+    inputs = text("right") if build is llama else text_to_text("right")
+    graph = gator.trace(model, inputs)
+    (hint,) = [note for note in graph.notes if "past_key_values" in note]
+    assert "trace(..., outputs=['logits'])" in hint
+    kept = draw(graph, 0.5)
+    with gator.masked(model, graph, kept):
+        expected = run(model, inputs)
+    assert type(expected.past_key_values) is type(run(model, inputs).past_key_values)
+    for form in (None, False):
+        found = run(gator.cut(model, graph, kept, keep_class=form), inputs)
+        assert sum("past_key_values" in name for name in leaves(found, [])) >= 4
+        assert gap(leaves(expected, []), leaves(found, [])) <= 1e-5
+
+
+def test_a_cut_class_generates_with_a_smaller_cache(transformers: Any) -> None:
+    model = lively(randomised(llama(transformers)))
+    graph = gator.trace(model, text("left"), outputs=["logits"])
+    small = gator.cut(model, graph, {edge.name: range(edge.width // 2) for edge in graph.edges}, keep_class=True)
+    keys, smaller = (run(network, text("left")).past_key_values.layers[0].keys for network in (model, small))
+    assert smaller.shape[1] == keys.shape[1] // 2
+    one, other = (small.generate(**text("left"), max_new_tokens=4, do_sample=False, use_cache=use) for use in (True, False))
+    assert torch.equal(one, other)
+
+
+def test_returned_hidden_states_fix_the_residual_stream(transformers: Any) -> None:
+    vision = {"image_size": 16, "patch_size": 8, **{name: SIZES[name] for name in SIZES if name.startswith(("hidden", "num"))}}
+    config = transformers.CLIPConfig(
+        text_config={**SIZES, **TOKENS}, vision_config={**vision, "intermediate_size": 20}, projection_dim=12
+    )
+    model = lively(randomised(transformers.CLIPModel(quiet(config))))
+    inputs = doubled({**text("right"), "pixel_values": noise(2, 3, 16, 16)})
+    outputs = ["logits_per_image", "logits_per_text"]
+    graph = gator.trace(model, inputs)
+    (hint,) = graph.notes
+    assert "text_model_output" in hint
+    assert f"trace(..., outputs={outputs})" in hint
+    assert hint in str(graph)
+    left = []
+    for graph in (graph, gator.trace(model, inputs, outputs=outputs)):
+        kept = {edge.name: range(edge.width // 2) for edge in graph.edges}
+        small = gator.cut(model, graph, kept)
+        left.append(sum(p.numel() for p in small.parameters()) / sum(p.numel() for p in model.parameters()))
+        with gator.masked(model, graph, kept):
+            expected = leaves(run(model, inputs), outputs)
+        assert gap(expected, leaves(run(small, inputs), outputs)) <= 1e-8
+    assert left[0] > 0.6
+    assert left[1] < 0.4
+    assert not graph.notes
+
+
+def test_layers_that_are_dropped_at_random_are_kept_and_named(transformers: Any) -> None:
+    model = randomised(bart(transformers))
+    for module in model.modules():
+        if hasattr(module, "layerdrop"):
+            module.layerdrop = 0.1
+    graph = gator.trace(model, text_to_text("right"))
+    (note,) = [note for note in graph.notes if "random draw" in note]
+    assert "in train mode a random draw leaves out model.decoder.layers.0" in note
+    assert len({call.module for call in graph.train.program.calls}) >= len({call.module for call in graph.eval.program.calls})
+
+
+def test_random_masking_of_features_is_refused_or_named(transformers: Any) -> None:
+    """Wav2Vec2 masks parts of its input in training, with NumPy and with the lengths of the examples."""
+    model = wav2vec2(transformers)
+    model.config.apply_spec_augment, model.config.mask_time_prob = True, 0.5
+    with pytest.raises(gator.TraceError, match=r"reads the values of a tensor[\s\S]*happens in train mode only"):
+        gator.trace(model, speech("right"))
+    graph = gator.trace(model, {"input_values": noise(2, 400)})
+    assert any("in train mode the network draws random numbers with Python's random or with NumPy" in n for n in graph.notes)

@@ -71,6 +71,11 @@ class RecordedTensor(torch.Tensor):
     def __repr__(self, *, tensor_contents: Any = None) -> str:  # type: ignore[override]
         return f"tensor(..., size={tuple(self.shape)}, dtype={self.dtype})"  # messages may name a tensor
 
+    def tolist(self) -> Any:
+        if self.known_data is not None and not self.reason:
+            return self.known_data.tolist()
+        return self.reshape(-1)[0].item() if self.numel() else torch.empty(self.shape).tolist()  # item() raises an error
+
     def __format__(self, format_spec: str) -> str:
         return repr(self)
 

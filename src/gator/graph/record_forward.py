@@ -153,10 +153,8 @@ def _recorded(
             Ref(recorder.meta_and_value(x)[1]) if isinstance(x, torch.Tensor) else x
             for x in (leaf if chosen else None for leaf, chosen in zip(flat.leaves, flat.chosen(inputs.outputs), strict=True))
         ]
-    except TraceError as error:
-        if not training:
-            raise
-        raise TraceError(f"{error}\n  {_IN_TRAIN_MODE}") from error
+    except TraceError:
+        raise
     except Exception as error:
         raise TraceError(_failure_message(recorder, error)) from error
     finally:
@@ -191,9 +189,6 @@ def _notes(recorder: Recorder, training: bool, drawn_elsewhere: bool) -> Iterato
         )
 
 
-_IN_TRAIN_MODE = (
-    "This happens in train mode: what only training needs (an augmentation, for example) can be switched off first."
-)
 _SMALL_IMAGE = 64  # pixels: after a total stride of 32 a 3x3 kernel still uses all its weights
 
 

@@ -81,7 +81,7 @@ def _traced(
     model: nn.Module, plain: nn.Module, inputs: Inputs, fixed: tuple[str, ...], heads: Heads | dict[str, Heads]
 ) -> Hypergraph:
     names = Names(plain)
-    programs = [record(plain, inputs, has_rule, training=training, names=names) for training in (True, False)]
+    programs = _recorded_in_both_modes(plain, inputs, names)
     if any(program.batch is None for program in programs):
         inputs = replace(inputs, batch=None)  # the network runs at this batch size only
     _check_outputs(programs, inputs.outputs)
@@ -91,6 +91,28 @@ def _traced(
         _check_heads_found(analysis, heads)
     baked_names = frozenset(named_tensors(plain)) - frozenset(named_tensors(model))
     return _assemble(plain, inputs, analysis, fixed, heads, baked_names)
+
+
+def _recorded_in_both_modes(model: nn.Module, inputs: Inputs, names: Names) -> list[Program]:
+    """The programs of train and eval mode. If only train mode cannot be recorded, the error says so."""
+    try:
+        train = record(model, inputs, has_rule, training=True, names=names)
+    except TraceError as error:
+        if not _evaluates(model, inputs, names):
+            raise
+        raise TraceError(
+            f"{error}\n  This happens in train mode only: switch off what training alone needs (an augmentation, for example) "
+            "before tracing."
+        ) from error
+    return [train, record(model, inputs, has_rule, training=False, names=names)]
+
+
+def _evaluates(model: nn.Module, inputs: Inputs, names: Names) -> bool:
+    try:
+        record(model, inputs, has_rule, training=False, names=names)
+    except TraceError:
+        return False
+    return True
 
 
 def _check_forward_is_own(model: nn.Module) -> None:
