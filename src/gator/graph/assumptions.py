@@ -14,7 +14,7 @@ from typing import Any, Literal
 import torch
 
 from gator.errors import TraceError
-from gator.graph.program import MODES, Call, Program, Value, needed
+from gator.graph.program import MODES, Call, Program, Value, needed, same_calls
 
 aten = torch.ops.aten
 Draw = Literal["lowest", "highest"]
@@ -80,7 +80,7 @@ def with_more_layers(high: Program, low: Program) -> Program:
 
     Raises TraceError if the draws decide anything else.
     """
-    if _same(high, low):
+    if same_calls(high, low) and high.outputs == low.outputs:
         return replace(high, decided_by_draws=())
     above, below = _used(high), _used(low)
     if above == below or not (above <= below or below <= above):
@@ -96,12 +96,6 @@ def with_more_layers(high: Program, low: Program) -> Program:
         "gates, masks and cut networks in graph form never leave it out"
     )
     return replace(kept, notes=(*kept.notes, note))
-
-
-def _same(one: Program, two: Program) -> bool:
-    return len(one.calls) == len(two.calls) and all(
-        a.op is b.op and a.args == b.args for a, b in zip(one.calls, two.calls, strict=True)
-    )
 
 
 def _used(program: Program) -> frozenset[str]:

@@ -139,6 +139,22 @@ def map_refs(arg: Any, change: Callable[[Ref], Any]) -> Any:
     return arg
 
 
+def same_tensors(one: Program, two: Program) -> bool:
+    """Whether values with the same number are the same inputs, parameters, constants and results in both programs."""
+    return len(one.values) == len(two.values) and all(
+        (a.origin, a.name, a.dtype) == (b.origin, b.name, b.dtype) for a, b in zip(one.values, two.values, strict=True)
+    )
+
+
+def same_calls(one: Program, two: Program) -> bool:
+    """Whether both programs make the same calls on the same tensors."""
+    return (
+        same_tensors(one, two)
+        and len(one.calls) == len(two.calls)
+        and all(a.op is b.op and a.args == b.args for a, b in zip(one.calls, two.calls, strict=True))
+    )
+
+
 def needed(program: Program, gone: frozenset[int] = frozenset()) -> frozenset[int]:
     """The calls that the outputs depend on, directly or through memory they share. Values in `gone` are not computed."""
     values = {leaf.id for leaf in program.outputs[0] if isinstance(leaf, Ref)}

@@ -19,7 +19,7 @@ from gator.graph.experts import experts_batched
 from gator.graph.global_state import autograd_functions_counted, exporting, fastpath_disabled
 from gator.graph.inputs import Inputs, TensorSpec
 from gator.graph.outputs import LEAF_TYPES, flattened
-from gator.graph.program import MODES, BatchInt, Program, Ref
+from gator.graph.program import MODES, BatchInt, Program, Ref, same_calls, same_tensors
 from gator.graph.random_state import RandomState
 from gator.graph.temporary_mode import modes_set
 from gator.private_torch import pytree, views_untracked
@@ -77,12 +77,10 @@ def _makes_same_calls(model: nn.Module, inputs: Inputs, has_rule: Callable[[Any]
         other = record_once(model, inputs, has_rule, training=program.training, batch=batch, fold=program.folded)
     except (TraceError, RuntimeError, ValueError, AssertionError, IndexError, TypeError):
         return None
-    if len(other.calls) != len(program.calls) or len(other.values) != len(program.values):
-        return False
     same_constants = all(
         name in other.constants and torch.equal(tensor, other.constants[name]) for name, tensor in program.constants.items()
     )
-    return same_constants and all(a.op is b.op and a.args == b.args for a, b in zip(program.calls, other.calls, strict=True))
+    return same_constants and same_calls(program, other)
 
 
 def record_once(
@@ -231,7 +229,7 @@ def _affine(one: int, two: int, batch: int) -> BatchInt:
 
 def _merge(one: Program, two: Program, batch: int) -> Program:
     """One program from two that were recorded at different batch sizes: integers that differ become BatchInt."""
-    if len(one.calls) != len(two.calls) or len(one.values) != len(two.values):
+    if len(one.calls) != len(two.calls) or not same_tensors(one, two):
         raise _Differs
 
     def merge(a: Any, b: Any) -> Any:
