@@ -7,7 +7,7 @@ is refused on import, with the name; what merely behaves differently between rel
 
 from __future__ import annotations
 
-from collections.abc import Mapping, MutableMapping, Sequence
+from collections.abc import Callable, Mapping, MutableMapping, Sequence
 from contextlib import AbstractContextManager
 from typing import Any
 
@@ -42,6 +42,8 @@ try:
         nn.Module()._parameters,
         nn.Module()._buffers,
         nn.Module()._forward_pre_hooks,
+        torch.compiler._is_compiling_flag,
+        torch.compiler._is_exporting_flag,
     )
 except (ImportError, AttributeError) as error:
     raise UnsupportedTorchError(
@@ -52,8 +54,8 @@ except (ImportError, AttributeError) as error:
 __all__ = [
     "CALL_IMPL", "NEWEST", "OLDEST", "BatchNorm", "Conv", "FakeTensor", "InstanceNorm", "NormBase", "OpOverload",
     "TorchDispatchMode", "accumulated_shape", "buffers_of", "children_of", "forward_from_source", "forward_pre_hooks_of",
-    "is_composite", "make_wrapper_subclass", "no_torch_function", "overload_name_of", "parameters_of", "pytree", "schema_of",
-    "storage_number", "submodules_of", "views_untracked",
+    "full_name_of", "is_composite", "key_texts", "make_wrapper_subclass", "no_torch_function", "overload_name_of",
+    "parameters_of", "pytree", "say_exporting", "schema_of", "storage_number", "submodules_of", "views_untracked",
 ]  # fmt: skip
 
 
@@ -62,10 +64,36 @@ def children_of(structure: pytree.TreeSpec) -> Sequence[pytree.TreeSpec]:
     return structure.children() if "children" in vars(pytree.TreeSpec) else structure.children_specs
 
 
+def key_texts(tree: Any) -> tuple[str, ...] | None:
+    """The path of every leaf, its keys joined by dots; None if a class in the tree was registered without keys."""
+    try:
+        paths = [path for path, _ in pytree.tree_flatten_with_path(tree)[0]]
+    except ValueError:
+        return None
+    return tuple(".".join(_key_text(key) for key in path) for path in paths)
+
+
+def _key_text(key: Any) -> str:
+    if isinstance(key, pytree.MappingKey):
+        return str(key.key)
+    return str(key.idx) if isinstance(key, pytree.SequenceKey) else str(key).lstrip(".")
+
+
 def views_untracked() -> AbstractContextManager[Any]:
     """Inside, views and in-place operators are not tracked, as for tensors that need no gradient."""
     guard: AbstractContextManager[Any] = _ExcludeDispatchKeyGuard(torch._C.DispatchKeySet(torch._C.DispatchKey.ADInplaceOrView))
     return guard
+
+
+def say_exporting() -> Callable[[], None]:
+    """Make `torch.compiler.is_exporting()` and `is_compiling()` true, as `torch.export` does; returns how to undo it."""
+    compiling, exporting = torch.compiler._is_compiling_flag, torch.compiler._is_exporting_flag
+    torch.compiler._is_compiling_flag = torch.compiler._is_exporting_flag = True
+
+    def undo() -> None:
+        torch.compiler._is_compiling_flag, torch.compiler._is_exporting_flag = compiling, exporting
+
+    return undo
 
 
 def is_composite(op: OpOverload) -> bool:
@@ -76,6 +104,11 @@ def is_composite(op: OpOverload) -> bool:
 def schema_of(op: Any) -> Any:
     """The names, types and defaults of an operator's arguments, and what it returns."""
     return op._schema
+
+
+def full_name_of(op: OpOverload) -> str:
+    """The name of an operator with its library, without the overload: aten::add."""
+    return str(op._schema.name)
 
 
 def overload_name_of(op: Any) -> str:

@@ -22,11 +22,14 @@ def inspect(
     ] = "",
     fixed: Annotated[list[str], typer.Option("--fixed", help="A layer to keep as it is; may be repeated.")] = [],  # noqa: B006
     heads: Annotated[str, typer.Option("--heads", help="Prune attention by heads (whole) or inside them (dims).")] = "whole",
+    outputs: Annotated[
+        list[str], typer.Option("--output", help="An output that matters, by name; may be repeated; by default all do.")
+    ] = [],  # noqa: B006
     explain: Annotated[str, typer.Option("--explain", help="Explain why this edge, layer or parameter is tied or fixed.")] = "",
 ) -> None:
     """Print which channels of a network depend on each other."""
     network = zoo.build(name, example_inputs=shape_of(input) if input else None)
-    graph = trace(network.model, network.example_inputs, fixed=fixed, heads=heads)
+    graph = trace(network.model, network.example_inputs, fixed=fixed, heads=heads, outputs=outputs)
     if explain:
         typer.echo(graph.explain(explain))
     else:

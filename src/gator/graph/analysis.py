@@ -16,6 +16,7 @@ import torch
 
 from gator.errors import GatorError
 from gator.graph.labels import Axes, Axis, Labels, LabelSpace
+from gator.graph.output_hint import pinned_parameters
 from gator.graph.program import MODES, Argument, Call, Program, Ref
 from gator.graph.rules import Scope, find
 from gator.graph.rules.table import ReadKind
@@ -85,6 +86,8 @@ class Analysis:
         self.producers: dict[Port, Labels] = {}
         self.consumers: dict[Port, Labels] = {}
         self.unsupported: dict[str, None] = {}
+        self.outputs: dict[str, None] = {}  # the names of the outputs, without their parts
+        self.pinned: dict[str, set[str]] = {}  # by output, the parameters whose widths it fixes
         self.calls: list[Call] = []
         self._integers = integers
         self._fixed = fixed
@@ -122,11 +125,30 @@ class Analysis:
                             f"for a result of shape {tuple(shape)}; please report this"
                         )
                     self.axes[out] = tuple(axes)
-        for leaf in self.program.outputs[0]:
+        self._tie_assigned()
+        self._fix_outputs()
+
+    def _tie_assigned(self) -> None:
+        """A parameter to which forward assigns a value is sliced like that value."""
+        for name, value in self.program.assigned.items():
+            own = self._attribute(name, self.program.values[value].shape, "")
+            for labels, other in zip(own, self.axes[value], strict=True):
+                if labels is not None:
+                    self.space.tie(labels, np.zeros(1, dtype=np.int64) if other is None else other, -1, "assigned in forward")
+
+    def _fix_outputs(self) -> None:
+        found: dict[str, list[Labels]] = {}
+        for leaf, name in zip(self.program.outputs[0], self.program.output_names, strict=True):
             if isinstance(leaf, Ref):
-                for axis in self.axes[leaf.id]:
-                    if axis is not None:
-                        self.space.fix(axis, -1, "the network's output")
+                found.setdefault(name.split(".")[0], []).extend(axis for axis in self.axes[leaf.id] if axis is not None)
+        self.outputs.update(dict.fromkeys(found))
+        labelled = {name: parts for name, parts in found.items() if parts}
+        if len(self.outputs) > 1 and labelled:
+            for name, parameters in pinned_parameters(self.space, self.attributes, labelled).items():
+                self.pinned.setdefault(name, set()).update(parameters)
+        for parts in labelled.values():
+            for axis in parts:
+                self.space.fix(axis, -1, "the network's output")
 
     def _attribute(self, name: str, shape: tuple[int, ...], scope: str) -> Axes:
         key = scope + name
@@ -164,14 +186,22 @@ class Analysis:
             port = Port(found.name.rpartition(".")[0] or found.name, found.name, axis)
         elif value in self.static or call.packet not in PRODUCTS:
             # A weight that is computed from parameters (a standardised weight, for example): the layer is the module that runs.
-            layer = call.module or call.packet.__name__
-            port = Port(layer, f"{layer}.weight", axis)
+            port = self._origin(call, self.axes[value][axis]) or _computed_weight(call, axis)
         else:
             return
         labels = self.axes[value][axis]
         if labels is not None:
             ports = self.producers if role == "producer" else self.consumers
             ports.setdefault(port, labels)
+
+    def _origin(self, call: Call, labels: Axis) -> Port | None:
+        """The axis of a parameter of the running module that has these labels: of a transposed weight, or a stack of them."""
+        for name, axes in self.attributes.items():
+            if labels is not None and call.module and name.rpartition(".")[0] == call.module:
+                for axis, own in enumerate(axes):
+                    if own is not None and np.array_equal(own, labels):
+                        return Port(call.module, name, axis)
+        return None
 
     def mark_attention(self, labels: Axis) -> None:
         if labels is not None:
@@ -266,11 +296,17 @@ def _far_apart(choices: dict[tuple[int, int], Any]) -> dict[tuple[int, int], Any
     return result
 
 
+def _computed_weight(call: Call, axis: int) -> Port:
+    layer = call.module or call.packet.__name__
+    return Port(layer, f"{layer}.weight", axis)
+
+
 def static_values(program: Program) -> set[int]:
-    """Values that are computed from parameters and constants alone."""
+    """Values that are computed from parameters and constants alone; a stack of weights may be indexed by anything (experts)."""
     static = {value.id for value in program.values if value.origin in ("attribute", "constant")}
     for call in program.calls:
-        args = [v for _, v in call.tensors()]
+        stack = call.packet in (aten.index, aten.index_select) and len(program.values[call.value_at("self")].shape) > 2
+        args = [call.value_at("self")] if stack else [v for _, v in call.tensors()]
         if args and all(v in static for v in args):
             static.update(v for v in call.outputs if v is not None)
     return static

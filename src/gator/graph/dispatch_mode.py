@@ -17,9 +17,11 @@ from typing import Any
 
 import torch
 from torch import nn
+from torch.overrides import TorchFunctionMode
 
 from gator.errors import TraceError
 from gator.graph import function_calls
+from gator.graph.assumptions import Assumed, Draw, Reason, assumed, depends_on_weights, is_finiteness_test
 from gator.graph.call_names import Rewritten
 from gator.graph.global_state import inside_autograd_function
 from gator.graph.output_shapes import quick_shape
@@ -45,7 +47,8 @@ class RecordedTensor(torch.Tensor):
 
     meta_tensor: torch.Tensor  # a tensor on the meta device with the same shape, strides and dtype
     value: int
-    known_data: torch.Tensor | None  # its data, if it depends on constants alone
+    known_data: torch.Tensor | None  # its data, if it depends on constants alone, or if it is assumed
+    reason: Reason  # why its data is assumed
 
     __torch_function__ = no_torch_function  # type: ignore[assignment]
 
@@ -60,8 +63,22 @@ class RecordedTensor(torch.Tensor):
             device=device,
             requires_grad=False,
         )
-        self.meta_tensor, self.value, self.known_data = meta_tensor, value, None
+        self.meta_tensor, self.value, self.known_data, self.reason = meta_tensor, value, None, ""
         return self
+
+    def know(self, assumed: Assumed | None) -> None:
+        self.known_data, self.reason = (None, "") if assumed is None else (assumed.data, assumed.reason)
+
+    def __repr__(self, *, tensor_contents: Any = None) -> str:  # type: ignore[override]
+        return f"tensor(..., size={tuple(self.shape)}, dtype={self.dtype})"  # messages may name a tensor
+
+    def tolist(self) -> Any:
+        if self.known_data is not None and not self.reason:
+            return self.known_data.tolist()
+        return self.reshape(-1)[0].item() if self.numel() else torch.empty(self.shape).tolist()  # item() raises an error
+
+    def __format__(self, format_spec: str) -> str:
+        return repr(self)
 
     @classmethod
     def __torch_dispatch__(cls, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:  # type: ignore[override]
@@ -85,16 +102,21 @@ class Names:
 class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
     """Records every call. `has_rule(op)` says whether an operator has a rule; composite ones without a rule are decomposed."""
 
-    def __init__(self, names: Names, has_rule: Callable[[OpOverload], bool], *, fold: bool = True) -> None:
+    def __init__(
+        self, names: Names, has_rule: Callable[[OpOverload], bool], *, fold: bool = True, draw: Draw = "highest"
+    ) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
         self.names = names
         self.has_rule = has_rule
         self.fold = fold
+        self.draw: Draw = draw  # what random draws are assumed to be where code looks at them
+        self.assigned: dict[str, int] = {}  # tensors of the model whose data was replaced -> their value
+        self.decisions: dict[Reason, list[str]] = {"draw": [], "finite": []}  # where code looked at assumed data
         self.values: list[Value] = []
         self.calls: list[Call] = []
         self.constants: dict[str, torch.Tensor] = {}
         self._meta_tensors: dict[int, torch.Tensor] = {}
-        self._known: dict[int, int] = {}  # id of a real tensor -> value
+        self._known: dict[str | int, int] = {}  # name of a tensor of the model, or id of another real tensor -> value
         self._alive: list[torch.Tensor] = []  # keeps tensors alive, so that their ids are not reused
         self._made: set[int] = set()  # ids of real tensors computed while recording
         self._updated: dict[int, torch.Tensor] = {}  # counters that forward increments: their current values
@@ -128,6 +150,25 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
         value = self._known[key]
         return self._meta_tensors[value], value
 
+    def assign(self, target: torch.Tensor, source: torch.Tensor) -> None:
+        """`target.data = source`: from here on the target is this value. The tensor of the model itself is not changed."""
+        if target.shape != source.shape or (isinstance(target, RecordedTensor) and target.dtype != source.dtype):
+            raise TraceError(
+                f"data of shape {tuple(source.shape)} is assigned to a tensor of shape {tuple(target.shape)} in forward, which "
+                f"cannot be recorded\n  at {_source()[0]}\n  Assign it before tracing, or use a new tensor."
+            )
+        meta, value = self.meta_and_value(source)
+        if isinstance(target, RecordedTensor):
+            target.meta_tensor, target.value = meta, value
+            target.know(None)
+            return
+        name = self.names.of_tensor(target)
+        self._alive.append(target)
+        self._known[name if name is not None else id(target)] = value
+        self._meta_tensors[value] = meta
+        if name is not None:
+            self.assigned[name] = value
+
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}
         if func is aten.sym_size.int:
@@ -146,8 +187,17 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
                 return func.decompose(*args, **kwargs)
         known = self._known_result(func, args, kwargs, tensors)
         if func in _READS_DATA or _indexes_by_mask(func, args):
-            if known is not None:
+            reason = _reason(tensors)
+            if known is not None and (not reason or isinstance(known, bool)):
+                if reason:
+                    self.decisions[reason].append(_source()[0])
                 return known
+            if reason == "draw":
+                raise TraceError(
+                    "the network reads a random draw as a number, which would be the same in every step of the recording\n"
+                    f"  at {_source()[0]}\n"
+                    "  Set its probability to 0 before tracing, or compare tensors: torch.rand(1) < p, without item()."
+                )
             raise TraceError(
                 f"data-dependent control flow: the network reads the values of a tensor ({func.overloadpacket.__name__})\n"
                 f"  at {_source()[0]}\n"
@@ -177,6 +227,8 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
                     f"  at {_source()[0]}\n  Use the form without the trailing underscore."
                 )
             result = meta_args[0]
+        if result is None:
+            return None  # an assertion: it computes nothing
         source, module, origin = _source(self.names.modules, self.names.origins)
         single = isinstance(result, torch.Tensor)
         results = [result] if single else list(result)
@@ -194,14 +246,26 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
             # Later reads of this tensor refer to the new value; older views keep their value.
             if isinstance(mutated, RecordedTensor):
                 mutated.value = ids[0] if ids[0] is not None else mutated.value
-                mutated.known_data = known
+                mutated.know(self._data_of_result(func, named, tensors, result, known))
             return mutated
-        if single and isinstance(known, torch.Tensor):
+        if single:
             single_result = RecordedTensor.make(result, ids[0], self.device)  # type: ignore[arg-type]
-            single_result.known_data = known
+            single_result.know(self._data_of_result(func, named, tensors, result, known))
             return single_result
         tensors = [RecordedTensor.make(r, v, self.device) if v is not None else r for r, v in zip(results, ids, strict=True)]
-        return tensors[0] if single else (tensors if isinstance(result, list) else tuple(tensors))
+        return tensors if isinstance(result, list) else tuple(tensors)
+
+    def _data_of_result(
+        self, func: Any, named: dict[str, Any], tensors: list[torch.Tensor], result: torch.Tensor, known: Any
+    ) -> Assumed | None:
+        """The data of a result, if it is known or assumed."""
+        if isinstance(known, torch.Tensor):
+            return Assumed(known, _reason(tensors))
+        if is_finiteness_test(func):
+            _, value = self.meta_and_value(tensors[0])
+            if not depends_on_weights(value, self.calls, self.values):
+                return None
+        return assumed(func, named, result, self.draw)
 
     def _current(self, tensor: torch.Tensor) -> torch.Tensor:
         return self._updated.get(id(tensor), tensor)
@@ -225,7 +289,7 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
         for tensor in tensors:
             if tensor.known_data is None if isinstance(tensor, RecordedTensor) else self.names.of_tensor(tensor) is not None:
                 return None
-        if any(tensor.numel() > _MAX_KNOWN_ELEMENTS for tensor in tensors):
+        if any(tensor.numel() > _MAX_KNOWN_ELEMENTS and not _is_uniform(tensor) for tensor in tensors):
             return None
         real = lambda t: t.known_data if isinstance(t, RecordedTensor) else t  # noqa: E731
         result = func(*_map(args, real), **_map(kwargs, real))
@@ -244,6 +308,21 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
         return self.fold or not any(self.names.of_tensor(t) is None for t in tensors)
 
 
+class Assignments(TorchFunctionMode):
+    """Catches `tensor.data = value`, which is no operator: torch would put the tensor without data into the model."""
+
+    def __init__(self, recorder: Recorder) -> None:
+        super().__init__()
+        self._recorder = recorder
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        if func == _SET_DATA:
+            self._recorder.assign(*args)
+            return None
+        return func(*args, **(kwargs or {}))
+
+
+_SET_DATA = torch.Tensor.data.__set__  # type: ignore[attr-defined]
 _RESHAPES_IN_PLACE = {aten.transpose_, aten.t_, aten.squeeze_, aten.unsqueeze_, aten.swapdims_, aten.swapaxes_, aten.resize_}
 _MAX_KNOWN_ELEMENTS = 1 << 20
 _READS_DATA = {aten._local_scalar_dense.default, aten.is_nonzero.default, aten.equal.default, aten.nonzero.default}
@@ -258,6 +337,17 @@ def _indexes_by_mask(func: Any, args: Any) -> bool:
     if func.overloadpacket is not aten.index:
         return False
     return any(isinstance(index, RecordedTensor) and index.dtype == torch.bool for index in args[1])
+
+
+def _is_uniform(tensor: torch.Tensor) -> bool:
+    """Whether the known data of a tensor is a single value, so that its size does not matter."""
+    return isinstance(tensor, RecordedTensor) and tensor.known_data is not None and not any(tensor.known_data.stride())
+
+
+def _reason(tensors: list[torch.Tensor]) -> Reason:
+    """Why the data of these tensors is assumed; a draw comes first, as its decisions are recorded twice."""
+    reasons = {tensor.reason for tensor in tensors if isinstance(tensor, RecordedTensor)}
+    return "draw" if "draw" in reasons else "finite" if "finite" in reasons else ""
 
 
 def _makes_floats(func: Any) -> bool:

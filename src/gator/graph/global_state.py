@@ -1,4 +1,5 @@
-"""Global state that recording changes: the garbage collector, the fused attention of torch, and autograd functions.
+"""Global state that recording changes: the garbage collector, the fused attention of torch, whether torch says that it
+exports, and autograd functions.
 
 The first thread that records makes the change, the last one undoes it. If every thread saved and restored the state by itself,
 it could restore what another thread had set.
@@ -13,6 +14,8 @@ from contextlib import contextmanager
 from typing import Any
 
 import torch
+
+from gator.private_torch import say_exporting
 
 
 class GlobalChange:
@@ -85,8 +88,8 @@ def _autograd_functions_counted() -> Callable[[], object]:
     return undo
 
 
-_collector, _fastpath, _functions = (
-    GlobalChange(make) for make in (_without_collector, _without_fastpath, _autograd_functions_counted)
+_collector, _fastpath, _exporting, _functions = (
+    GlobalChange(make) for make in (_without_collector, _without_fastpath, say_exporting, _autograd_functions_counted)
 )
 
 
@@ -98,6 +101,11 @@ def collector_paused() -> Any:
 def fastpath_disabled() -> Any:
     """Disable the fused attention of torch until the last such block of all threads has ended."""
     return _fastpath.active()
+
+
+def exporting() -> Any:
+    """Tell networks that ask torch that they are being exported: they then look at shapes, and not at the values of a mask."""
+    return _exporting.active()
 
 
 @contextmanager

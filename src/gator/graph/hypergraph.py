@@ -66,6 +66,7 @@ class SavedGraph:
     fixed: tuple[str, ...] = ()
     heads: Heads | dict[str, Heads] = "whole"
     keep_class: bool = False  # only what the user's class works with can be removed
+    notes: tuple[str, ...] = ()  # what the recording assumed, and hints
 
     @cached_property
     def _by_name(self) -> dict[str, Edge]:
@@ -137,6 +138,7 @@ class SavedGraph:
         lines.append("parameters and MACs are those of every layer an edge touches, so the rows overlap")
         for call in self.unsupported:
             lines.append(f"no rule for this operator, its axes are fixed: {call}")
+        lines.extend(f"note: {note}" for note in self.notes)
         return "\n".join(lines)
 
     def __deepcopy__(self, memo: dict[int, Any]) -> Self:
@@ -155,6 +157,7 @@ class SavedGraph:
             "fixed": list(self.fixed),
             "heads": self.heads,
             "keep_class": self.keep_class,
+            "notes": list(self.notes),
         }
         return json.dumps(data)
 
@@ -176,6 +179,7 @@ class SavedGraph:
                 fixed=strings(data, "fixed"),
                 heads=heads_from_data(data),
                 keep_class=read(data, "keep_class", bool) if "keep_class" in data else False,
+                notes=strings(data, "notes") if "notes" in data else (),
             )
         except (ValueError, RecursionError) as error:
             raise GatorError(f"not a graph in JSON form: {error}") from error

@@ -1,4 +1,5 @@
-"""A description of the example inputs: their structure, shapes and dtypes, without the tensors themselves.
+"""A description of how a network is called: the structure, shapes and dtypes of the example inputs, without the tensors
+themselves, and which outputs matter.
 
 The graph does not depend on the data of the inputs. For integers (token ids) the range of the values is kept, so that random
 inputs can be generated that the network accepts.
@@ -7,13 +8,14 @@ inputs can be generated that the network accepts.
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import torch
 
 from gator.errors import GatorError, TraceError
-from gator.graph.json_fields import counts, field
+from gator.graph.json_fields import counts, field, strings
 from gator.graph.tensor_identity import without_data
 from gator.private_torch import pytree
 
@@ -40,11 +42,12 @@ class TensorSpec:
 
 @dataclass(frozen=True)
 class Inputs:
-    """The arguments of a forward call, flattened: tensors as TensorSpec, other arguments unchanged."""
+    """The arguments of a forward call, flattened: tensors as TensorSpec, other arguments unchanged; and the outputs to keep."""
 
     leaves: tuple[Any, ...]
     structure: pytree.TreeSpec  # of (args, kwargs)
     batch: int | None  # the size of axis 0 of the batched tensors
+    outputs: tuple[str, ...] = ()  # names of the outputs that matter; all of them if it is empty
 
     def batched(self, spec: TensorSpec) -> bool:
         return self.batch is not None and len(spec.shape) > 0 and spec.shape[0] == self.batch
@@ -62,7 +65,8 @@ class Inputs:
     def to_data(self) -> dict[str, Any]:
         """As plain data for JSON. Raises GatorError for arguments that JSON cannot represent."""
         args, kwargs = pytree.tree_unflatten(list(self.leaves), self.structure)
-        return {"args": [_to_data(arg) for arg in args], "kwargs": _to_data(kwargs)["dict"], "batch": self.batch}
+        data = {"args": [_to_data(arg) for arg in args], "kwargs": _to_data(kwargs)["dict"], "batch": self.batch}
+        return {**data, "outputs": list(self.outputs)} if self.outputs else data
 
     @staticmethod
     def from_data(data: Any) -> Inputs:
@@ -75,7 +79,7 @@ class Inputs:
         leaves, structure = pytree.tree_flatten(call)
         if not any(isinstance(leaf, TensorSpec) for leaf in leaves):
             raise ValueError("no tensor among the example inputs")
-        return Inputs(tuple(leaves), structure, batch)
+        return Inputs(tuple(leaves), structure, batch, strings(data, "outputs") if "outputs" in data else ())
 
 
 def _to_data(arg: Any) -> Any:
@@ -138,7 +142,7 @@ def as_call(example_inputs: Any) -> tuple[tuple[Any, ...], dict[str, Any]]:
     )
 
 
-def describe(example_inputs: Any) -> Inputs:
+def describe(example_inputs: Any, outputs: Sequence[str] = ()) -> Inputs:
     leaves, structure = pytree.tree_flatten(as_call(example_inputs))
     tensors = [leaf for leaf in leaves if isinstance(leaf, torch.Tensor)]
     if not tensors:
@@ -148,6 +152,7 @@ def describe(example_inputs: Any) -> Inputs:
         leaves=tuple(_spec(leaf) if isinstance(leaf, torch.Tensor) else leaf for leaf in leaves),
         structure=structure,
         batch=sizes[0] if sizes else None,
+        outputs=tuple(outputs),
     )
 
 

@@ -13,6 +13,7 @@ from typing import Any
 import torch
 
 from gator.graph.program import Call
+from gator.private_torch import full_name_of
 
 aten = torch.ops.aten
 Shape = Sequence[int]
@@ -28,7 +29,7 @@ def macs(call: Call, shapes: Shapes) -> int:
 
 def products(call: Call, shapes: Shapes) -> list[Product]:
     """The products of axis sizes whose sum is the call's multiply-adds."""
-    found = _PRODUCTS.get(call.packet)
+    found = _PRODUCTS.get(call.packet) or _PRODUCTS.get(full_name_of(call.op))
     return found(call, shapes) if found else []
 
 
@@ -61,6 +62,10 @@ def _conv_transpose(call: Call, shapes: Shapes) -> list[Product]:
 def _matmul(call: Call, shapes: Shapes) -> list[Product]:
     left = next(name for name in ("self", "mat1", "batch1") if name in call.args and call.packet in _LEFT[name])
     return [_out(call, shapes) + _axes(call, shapes, left, -1)]
+
+
+def _grouped(call: Call, shapes: Shapes) -> list[Product]:
+    return [_out(call, shapes) + _axes(call, shapes, "self" if "self" in call.args else "input", -1)]
 
 
 def _attention(call: Call, shapes: Shapes) -> list[Product]:
@@ -113,6 +118,8 @@ _PRODUCTS: dict[Any, Callable[[Call, Shapes], list[Product]]] = {
     aten.conv_transpose3d: _conv_transpose,
     **{packet: _matmul for packets in _LEFT.values() for packet in packets},
     aten.scaled_dot_product_attention: _attention,
+    aten._grouped_mm: _grouped,
+    "transformers::grouped_mm_fallback": _grouped,
     aten.einsum: _einsum,
     aten.bilinear: _bilinear,
     aten.lstm: _recurrent,

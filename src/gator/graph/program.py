@@ -124,9 +124,13 @@ class Program:
     values: tuple[Value, ...]
     calls: tuple[Call, ...]
     inputs: tuple[int, ...]
-    outputs: Any  # the pytree the network returns, with Ref in place of tensors
+    outputs: Any  # what the network returns, flat, and its structure; Ref in place of tensors, None for outputs not asked for
     constants: dict[str, torch.Tensor] = field(default_factory=dict)
     folded: bool = True  # whether integer tensors that depend on constants alone were computed instead of recorded
+    output_names: tuple[str, ...] = ()  # of the flat outputs
+    notes: tuple[str, ...] = ()  # what the recording assumed
+    assigned: dict[str, int] = field(default_factory=dict)  # parameters whose data forward replaces -> their last value
+    decided_by_draws: tuple[str, ...] = ()  # where the network decided by a random draw what to compute
 
     def attributes(self) -> Iterator[Value]:
         return (value for value in self.values if value.origin == "attribute")
@@ -144,6 +148,22 @@ def map_refs(arg: Any, change: Callable[[Ref], Any]) -> Any:
     if isinstance(arg, dict):
         return {key: map_refs(item, change) for key, item in arg.items()}
     return arg
+
+
+def same_tensors(one: Program, two: Program) -> bool:
+    """Whether values with the same number are the same inputs, parameters, constants and results in both programs."""
+    return len(one.values) == len(two.values) and all(
+        (a.origin, a.name, a.dtype) == (b.origin, b.name, b.dtype) for a, b in zip(one.values, two.values, strict=True)
+    )
+
+
+def same_calls(one: Program, two: Program) -> bool:
+    """Whether both programs make the same calls on the same tensors."""
+    return (
+        same_tensors(one, two)
+        and len(one.calls) == len(two.calls)
+        and all(a.op is b.op and a.args == b.args for a, b in zip(one.calls, two.calls, strict=True))
+    )
 
 
 def needed(program: Program, gone: frozenset[int] = frozenset()) -> frozenset[int]:

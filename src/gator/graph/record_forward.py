@@ -5,18 +5,22 @@ The pass is recorded at two batch sizes. Sizes that differ between the two becom
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import replace
-from typing import Any, Literal
+from typing import Any
 
 import torch
 from torch import nn
 
 from gator.errors import TraceError
-from gator.graph.dispatch_mode import Names, RecordedTensor, Recorder
-from gator.graph.global_state import autograd_functions_counted, fastpath_disabled
+from gator.graph.assumptions import Draw, with_more_layers
+from gator.graph.dispatch_mode import Assignments, Names, RecordedTensor, Recorder
+from gator.graph.experts import experts_batched
+from gator.graph.global_state import autograd_functions_counted, exporting, fastpath_disabled
 from gator.graph.inputs import Inputs, TensorSpec
-from gator.graph.program import BatchInt, Program, Ref
+from gator.graph.outputs import LEAF_TYPES, flattened
+from gator.graph.program import MODES, BatchInt, Program, Ref, same_calls, same_tensors
+from gator.graph.random_state import RandomState
 from gator.graph.temporary_mode import modes_set
 from gator.private_torch import pytree, views_untracked
 
@@ -73,12 +77,10 @@ def _makes_same_calls(model: nn.Module, inputs: Inputs, has_rule: Callable[[Any]
         other = record_once(model, inputs, has_rule, training=program.training, batch=batch, fold=program.folded)
     except (TraceError, RuntimeError, ValueError, AssertionError, IndexError, TypeError):
         return None
-    if len(other.calls) != len(program.calls) or len(other.values) != len(program.values):
-        return False
     same_constants = all(
         name in other.constants and torch.equal(tensor, other.constants[name]) for name, tensor in program.constants.items()
     )
-    return same_constants and all(a.op is b.op and a.args == b.args for a, b in zip(program.calls, other.calls, strict=True))
+    return same_constants and same_calls(program, other)
 
 
 def record_once(
@@ -91,8 +93,28 @@ def record_once(
     fold: bool,
     names: Names | None = None,
 ) -> Program:
-    """The program at one batch size; `fold` computes integer tensors that depend on constants alone instead of recording."""
-    recorder = Recorder(names or Names(model), has_rule, fold=fold)
+    """The program at one batch size; `fold` computes integer tensors that depend on constants alone instead of recording.
+
+    If random draws decide what the network computes, it is the program that leaves no layer out.
+    """
+    names = names or Names(model)
+    high = _recorded(model, inputs, has_rule, training, batch, fold, names, "highest")
+    if not high.decided_by_draws:
+        return high
+    return with_more_layers(high, _recorded(model, inputs, has_rule, training, batch, fold, names, "lowest"))
+
+
+def _recorded(
+    model: nn.Module,
+    inputs: Inputs,
+    has_rule: Callable[[Any], bool],
+    training: bool,
+    batch: int | None,
+    fold: bool,
+    names: Names,
+    draw: Draw,
+) -> Program:
+    recorder = Recorder(names, has_rule, fold=fold, draw=draw)
     leaves: list[Any] = []
     for position, leaf in enumerate(inputs.leaves):
         if isinstance(leaf, TensorSpec):
@@ -100,55 +122,84 @@ def record_once(
             leaf = recorder.add_input(f"input_{position}", shape, leaf.dtype)
         leaves.append(leaf)
     identifiers = tuple(leaf.value for leaf in leaves if isinstance(leaf, RecordedTensor))
-    _check_leaves(leaves, "is given")
+    _check_arguments(leaves)
     args, kwargs = pytree.tree_unflatten(leaves, inputs.structure)
-    rng = torch.get_rng_state()
+    random, drawn_elsewhere = RandomState(), False
     try:
         # In inference mode composite operators (conv2d, batch_norm, attention) are dispatched without being decomposed.
         # Parameters are ordinary tensors, whose views would still be tracked, so that step is disabled too.
         with (
             modes_set(model, training),
+            experts_batched(model),
             torch.inference_mode(),
             torch.enable_grad(),
             views_untracked(),
             fastpath_disabled(),
+            exporting(),
             recorder,
+            Assignments(recorder),
             recorder.functions,
         ):
             buffers = dict(model.named_buffers())
             with autograd_functions_counted():
                 result = model(*args, **kwargs)
+            drawn_elsewhere = random.drawn_outside_torch()
             for name, buffer in model.named_buffers():
                 if isinstance(buffer, RecordedTensor) and name in buffers:
                     buffers[name].copy_(buffer)  # recorded: forward replaced this buffer by a new tensor
-        flat, structure = pytree.tree_flatten(result)
-        _check_leaves(flat, "returns")
-        outputs = [Ref(recorder.meta_and_value(x)[1]) if isinstance(x, torch.Tensor) else x for x in flat]
+        flat = flattened(result)
+        outputs = [
+            Ref(recorder.meta_and_value(x)[1]) if isinstance(x, torch.Tensor) else x
+            for x in (leaf if chosen else None for leaf, chosen in zip(flat.leaves, flat.chosen(inputs.outputs), strict=True))
+        ]
     except TraceError:
         raise
     except Exception as error:
         raise TraceError(_failure_message(recorder, error)) from error
     finally:
-        torch.set_rng_state(rng)
+        random.restore()
     # Cloned here, outside inference mode: inference tensors cannot be used in training.
     constants = {name: tensor.clone() for name, tensor in recorder.constants.items()}
     places = recorder.functions.found
     values = tuple(recorder.values)
     calls = tuple(replace(call, place=places.get(call.index)) for call in recorder.calls)
-    return Program(training, None, values, calls, identifiers, (outputs, structure), constants, fold)
+    return Program(
+        training=training,
+        batch=None,
+        values=values,
+        calls=calls,
+        inputs=identifiers,
+        outputs=(outputs, flat.structure),
+        constants=constants,
+        folded=fold,
+        output_names=flat.names,
+        notes=tuple(_notes(recorder, training, drawn_elsewhere)),
+        assigned=recorder.assigned,
+        decided_by_draws=tuple(recorder.decisions["draw"]),
+    )
+
+
+def _notes(recorder: Recorder, training: bool, drawn_elsewhere: bool) -> Iterator[str]:
+    checks = recorder.decisions["finite"]
+    if checks:
+        yield f"activations are taken to be finite where the network checks it, at {checks[0]}"
+    if drawn_elsewhere:
+        yield (
+            f"in {MODES[0 if training else 1]} mode the network draws random numbers with Python's random or with NumPy: "
+            "gates, masks and cut networks in graph form repeat what was drawn when it was traced"
+        )
 
 
 _SMALL_IMAGE = 64  # pixels: after a total stride of 32 a 3x3 kernel still uses all its weights
-_LEAF_TYPES = (torch.Tensor, int, float, complex, str, bytes, type(None), torch.dtype, torch.device)
 
 
-def _check_leaves(leaves: list[Any], verb: Literal["is given", "returns"]) -> None:
+def _check_arguments(leaves: list[Any]) -> None:
     """Raise for objects that torch cannot flatten: tensors inside them would be lost silently."""
     for leaf in leaves:
-        if not isinstance(leaf, _LEAF_TYPES):
+        if not isinstance(leaf, LEAF_TYPES):
             kind = type(leaf)
             raise TraceError(
-                f"the network {verb} a {kind.__module__}.{kind.__qualname__}, which torch cannot flatten\n"
+                f"the network is given a {kind.__module__}.{kind.__qualname__}, which torch cannot flatten\n"
                 "  Use tensors in tuples, lists or dicts, or register the class with torch.utils._pytree."
             )
 
@@ -181,7 +232,7 @@ def _affine(one: int, two: int, batch: int) -> BatchInt:
 
 def _merge(one: Program, two: Program, batch: int) -> Program:
     """One program from two that were recorded at different batch sizes: integers that differ become BatchInt."""
-    if len(one.calls) != len(two.calls) or len(one.values) != len(two.values):
+    if len(one.calls) != len(two.calls) or not same_tensors(one, two):
         raise _Differs
 
     def merge(a: Any, b: Any) -> Any:

@@ -19,7 +19,9 @@ from gator.graph.global_state import collector_paused
 from gator.graph.hypergraph import Edge, Hypergraph, SavedGraph, group
 from gator.graph.inputs import Inputs, describe
 from gator.graph.macs import macs
-from gator.graph.program import needed
+from gator.graph.output_hint import output_hint
+from gator.graph.outputs import is_under
+from gator.graph.program import Program, needed
 from gator.graph.record_forward import record, runs_at_other_sizes, with_small_images
 from gator.graph.replaced_forward import has_replaced_forward
 from gator.graph.rules import has_rule
@@ -33,6 +35,7 @@ def trace(
     *,
     fixed: Sequence[str | nn.Module] = (),
     heads: Heads | str | Mapping[str, Heads] = "whole",  # any str, as the command line passes it on; checked below
+    outputs: Sequence[str] = (),
 ) -> Hypergraph:
     """Find the channels of `model` that depend on each other.
 
@@ -42,6 +45,9 @@ def trace(
         fixed: layers or parameters that are not pruned: names, glob patterns ("layer1.*") or modules of the model.
         heads: whether attention is pruned by whole heads ("whole") or by dimensions inside all heads ("dims"): one value for
             all attention layers, or a dict by the name of the layer that writes the heads.
+        outputs: the outputs that matter, by name ("logits") or, for a tuple, by position ("0"); all of them if it is empty.
+            The others (returned hidden states, a cache of keys and values) may change their widths: `masked`, gates and cut
+            networks in graph form return None for them, the user's own class returns them with the channels that are left.
 
     Returns:
         The hypergraph: `print` it for a table, `graph.explain(name)` says why channels are tied or fixed.
@@ -57,8 +63,10 @@ def trace(
     if not isinstance(model, nn.Module):
         raise TraceError(f"model is a {type(model).__name__}; expected a torch.nn.Module")
     _check_forward_is_own(model)
+    if isinstance(outputs, str):
+        raise TraceError(f"outputs={outputs!r}; expected a list of names: outputs=[{outputs!r}]")
     checked = _checked_heads(heads)
-    return trace_inputs(model, describe(example_inputs), fixed=layers_named(model, fixed), heads=checked)
+    return trace_inputs(model, describe(example_inputs, outputs), fixed=layers_named(model, fixed), heads=checked)
 
 
 def trace_inputs(
@@ -83,15 +91,38 @@ def _traced(
     keep_class: bool,
 ) -> Hypergraph:
     names = Names(plain)
-    programs = [record(plain, inputs, has_rule, training=training, names=names) for training in (True, False)]
+    programs = _recorded_in_both_modes(plain, inputs, names)
     if any(program.batch is None for program in programs):
         inputs = replace(inputs, batch=None)  # the network runs at this batch size only
+    _check_outputs(programs, inputs.outputs)
     integers = {name: buffer for name, buffer in plain.named_buffers() if not buffer.dtype.is_floating_point}
     analysis = analyse(programs, integers, fixed=fixed, heads=heads, equal_parts=keep_class)
     if not isinstance(heads, str):
         _check_heads_found(analysis, heads)
     baked_names = frozenset(named_tensors(plain)) - frozenset(named_tensors(model))
     return _assemble(plain, inputs, analysis, fixed, heads, baked_names)
+
+
+def _recorded_in_both_modes(model: nn.Module, inputs: Inputs, names: Names) -> list[Program]:
+    """The programs of train and eval mode. If only train mode cannot be recorded, the error says so."""
+    try:
+        train = record(model, inputs, has_rule, training=True, names=names)
+    except TraceError as error:
+        if not _evaluates(model, inputs, names):
+            raise
+        raise TraceError(
+            f"{error}\n  This happens in train mode only: switch off what training alone needs (an augmentation, for example) "
+            "before tracing."
+        ) from error
+    return [train, record(model, inputs, has_rule, training=False, names=names)]
+
+
+def _evaluates(model: nn.Module, inputs: Inputs, names: Names) -> bool:
+    try:
+        record(model, inputs, has_rule, training=False, names=names)
+    except TraceError:
+        return False
+    return True
 
 
 def _check_forward_is_own(model: nn.Module) -> None:
@@ -119,6 +150,17 @@ def _check_heads_found(analysis: Analysis, heads: Mapping[str, Heads]) -> None:
         if not any(under(layer, name) for layer in writers):
             known = ", ".join(writers[:4]) or "none"
             raise TraceError(f"heads= names {name!r}, which writes no queries, keys or values; the layers that do are {known}")
+
+
+def _check_outputs(programs: Sequence[Program], outputs: Sequence[str]) -> None:
+    """Raise if outputs= names something that the network returns in neither mode."""
+    known = list(dict.fromkeys(name for program in programs for name in program.output_names))
+    for given in outputs:
+        if not any(is_under(name, given) for name in known):
+            top = dict.fromkeys(name.split(".")[0] for name in known)
+            raise TraceError(
+                f"outputs= names {given!r}, which the network does not return; it returns {', '.join(top) or 'a tensor'}"
+            )
 
 
 def _check_names(model: nn.Module, heads: Heads | Mapping[str, Heads]) -> None:
@@ -156,6 +198,8 @@ def _assemble(
         cost = sum(c for call, c in counted if index in of_call[call.index])
         edges.append(Edge(name, len(classes), producers, consumers, members, sum(sizes.get(p, 0) for p in touched), cost))
     on_axis = {m.parameter for edge in edges for m in edge.members}
+    hint = output_hint(analysis.pinned, sizes, tuple(analysis.outputs))
+    notes = dict.fromkeys([*(note for result in analysis.results for note in result.program.notes), *([hint] if hint else ())])
     return Hypergraph(
         edges=tuple(edges),
         inputs=inputs,
@@ -166,6 +210,7 @@ def _assemble(
         fixed=fixed,
         heads=heads,
         keep_class=analysis.equal_parts,
+        notes=tuple(notes),
         train=analysis.results[0],
         eval=analysis.results[1],
         roots=roots,

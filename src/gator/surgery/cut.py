@@ -111,13 +111,13 @@ def _same_outputs(model: nn.Module, candidate: nn.Module, plan: Plan) -> tuple[b
 
     Small images are tried first if the model makes the same calls for them. If outputs differ there, the traced size decides.
     """
-    small = small_inputs(plan.graph, model)
+    small, program = small_inputs(plan.graph, model), plan.graph.eval.program
     if small is not plan.graph.inputs:
         with suppress(Exception):  # an error here is raised again below
-            equal, found = agree(model, candidate, small, lambda m: masked_by(plan, m, free=True))
+            equal, found = agree(model, candidate, small, program, lambda m: masked_by(plan, m, free=True))
             if equal:
                 return equal, found
-    return agree(model, candidate, plan.graph.inputs, lambda m: masked_by(plan, m))
+    return agree(model, candidate, plan.graph.inputs, program, lambda m: masked_by(plan, m))
 
 
 def draws_numbers(plan: Plan) -> str:

@@ -29,6 +29,7 @@ def trace(
     *,
     fixed: Sequence[str | nn.Module] = (),
     heads: Heads | str | Mapping[str, Heads] = "whole",
+    outputs: Sequence[str] = (),
     keep_class: bool = False,
 ) -> Hypergraph:
     """Find the channels of `model` that depend on each other.
@@ -39,6 +40,9 @@ def trace(
         fixed: layers or parameters that are not pruned: names, glob patterns ("layer1.*") or modules of the model.
         heads: whether attention is pruned by whole heads ("whole") or by dimensions inside all heads ("dims"): one value for
             all attention layers, or a dict by the name of the layer that writes the heads.
+        outputs: the outputs that matter, by name ("logits") or, for a tuple, by position ("0"); all of them if it is empty.
+            The others (returned hidden states, a cache of keys and values) may change their widths, and a cut network in graph
+            form returns None for them.
         keep_class: True leaves out what the class of `model` cannot lose, so that a cut always has that class. By default all
             channels are found, and a cut that the class does not work with is an `fx.GraphModule`.
 
@@ -53,7 +57,7 @@ def trace(
         >>> graph.edges[0].name, graph.edges[0].width
         ('stem', 24)
     """
-    graph = trace_freely(model, example_inputs, fixed=fixed, heads=heads)
+    graph = trace_freely(model, example_inputs, fixed=fixed, heads=heads, outputs=outputs)
     return kept_in_class(model, graph) if keep_class else graph
 
 

@@ -41,7 +41,8 @@ def liveness_of(plan: Plan, mode: Mode) -> Liveness:
     """What becomes of the values of the program of one mode."""
     labelled = plan.graph.of(mode)
     program = labelled.program
-    empty = frozenset(v for v in labelled.axes if 0 in plan.shape(mode, v))
+    without_data = {value.id for value in program.values if 0 in value.shape}  # in the original network
+    empty = frozenset(v for v in labelled.axes if 0 in plan.shape(mode, v)) - without_data
     before: set[int] = set(program.inputs)  # values that depend on an input, before the cut and after it
     after: set[int] = set(program.inputs)
     written_views = _written_through_views(plan, mode)
@@ -50,14 +51,15 @@ def liveness_of(plan: Plan, mode: Mode) -> Liveness:
         outputs = [v for v in call.outputs if v is not None]
         random = call.draws and call.packet not in DROPOUTS
         args = [v for _, v in call.tensors()]
-        if random or any(v in before for v in args):
+        if random or any(v in before and v not in without_data for v in args):
             before.update(outputs)
         if all(v in empty for v in outputs) and outputs:
             continue
         if _sums_over_empty_axis(plan, mode, call):
             emptied_sum.add(call.index)
             args = [call.value_at("self")] if call.packet in (aten.addmm, aten.baddbmm) else []
-        if random or any(v in after and v not in empty for v in args) or any(v in before & written_views for v in outputs):
+        reaches = any(v in after and v not in empty and v not in without_data for v in args)
+        if random or reaches or any(v in before & written_views for v in outputs):
             after.update(outputs)
     folded = frozenset(before - after - empty)
     return Liveness(empty, folded, frozenset(emptied_sum), needed(program, gone=empty | folded))

@@ -9,12 +9,14 @@ function of the user's code (an operator inside another one) cannot be reached i
 from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Iterator, Mapping
+from contextlib import ExitStack
 from dataclasses import dataclass
 from typing import Any, Protocol
 
 from torch import nn
 
 from gator.errors import GatorError
+from gator.graph.experts import experts_batched
 from gator.graph.function_calls import FunctionMode, innermost_module
 from gator.graph.global_state import fastpath_disabled
 from gator.graph.hypergraph import Hypergraph
@@ -112,6 +114,7 @@ class OwnForward:
         self._places = self._modules(graph)
         self._before: dict[str, Any] = {}
         self._hook: Any = None
+        self._experts: ExitStack = ExitStack()
         self.visits: dict[str, int] = {}
 
     def _modules(self, graph: Hypergraph) -> dict[str, Leaf | None]:
@@ -132,6 +135,7 @@ class OwnForward:
         return self._hook is not None
 
     def attach(self) -> None:
+        self._experts.enter_context(experts_batched(self.model))  # as they were recorded
         for name, module in self._wrapped():
             before = module.__dict__.get("forward")
             self._before[name] = before
@@ -154,6 +158,7 @@ class OwnForward:
                 module.forward = self._before[name]
         self._hook.remove()
         self._hook = None
+        self._experts.close()
         self._before = {}
 
     def _wrapped(self) -> Iterator[tuple[str, nn.Module]]:

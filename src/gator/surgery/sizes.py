@@ -135,6 +135,14 @@ def _repeats_as(name: str) -> SizeArguments:
     return SizeArguments((name,), new=new)
 
 
+def _repeated(cutting: Cutting, call: Call) -> dict[str, Any]:
+    """The size of the result is given twice: by the number of copies, and by itself."""
+    if call.args.get("output_size") is None:
+        return {}
+    rank = len(cutting.before(call.value_at("self")))
+    return {"output_size": cutting.after(_result(call))[dim_of(call, rank)]}
+
+
 def _select(cutting: Cutting, call: Call) -> dict[str, Any]:
     found = selected_positions(cutting, call)
     return {} if found is None else {"index": int(found[0])}
@@ -184,6 +192,7 @@ _TABLE: dict[Any, SizeArguments] = {
     **dict.fromkeys((aten.expand, *UNIFORM), SizeArguments(("size",), new=_shape)),
     aten.repeat: _repeats_as("repeats"),
     aten.tile: _repeats_as("dims"),
+    aten.repeat_interleave: SizeArguments(("output_size",), new=_repeated),
     aten.split: SizeArguments(("split_size", "split_sizes")),
     aten.unsafe_split: SizeArguments(("split_size",)),
     aten.split_with_sizes: SizeArguments(("split_sizes",)),

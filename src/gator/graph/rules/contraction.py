@@ -12,10 +12,12 @@ import numpy as np
 import torch
 
 from gator.graph.labels import Axes, Axis, Labels
+from gator.graph.rules.movement import fix_all
 from gator.graph.rules.pointwise import broadcast
 from gator.graph.rules.table import Scope, rule
 
 aten = torch.ops.aten
+GROUPED_MM_OF_TRANSFORMERS = "transformers::grouped_mm_fallback"  # what it uses for weights that torch's own does not take
 _SUMMED = "input channels of the weight"
 _WRITTEN = "output channels of the weight"
 
@@ -200,6 +202,26 @@ def _addmm(scope: Scope) -> Sequence[Axes]:
     out = _product(scope, left, right)
     shape = scope.out_shape()
     return [broadcast(scope, [(out, shape), (scope.axes("self"), scope.shape("self"))], shape)]
+
+
+@rule(aten._grouped_mm, GROUPED_MM_OF_TRANSFORMERS)
+def _grouped_product(scope: Scope) -> Sequence[Axes]:
+    """Rows (tokens, in) times a stack of weights (experts, in, out): every row is multiplied by the weight of its group."""
+    left, right = ("self", "mat2") if scope.call.packet is aten._grouped_mm else ("input", "weight")
+    rows, stack = scope.axes(left), scope.axes(right)
+    if len(rows) != 2 or len(stack) != 3:
+        return fix_all(scope)
+    scope.tie(rows[1], stack[1], _SUMMED)
+    for labels in (rows[0], stack[0], *scope.axes("offs")):
+        scope.fix(labels, "the groups of a grouped product")
+    scope.read(left, 1, "sum")
+    scope.read(right, 1, "sum")
+    scope.consumes(right, 1)
+    scope.produces(right, 2)
+    out = stack[2]
+    if scope.has("bias"):
+        out = scope.tie(out, scope.axes("bias")[-1], _WRITTEN)
+    return [(None, out)]
 
 
 @rule(aten.einsum)

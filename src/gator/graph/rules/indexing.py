@@ -122,3 +122,81 @@ def _index(scope: Scope) -> Sequence[Axes]:
     rest: list[Axis] = [labels for i, labels in enumerate(axes) if i not in given]
     at = given[0] if together else 0
     return [tuple(rest[:at] + [None] * widths + rest[at:])]
+
+
+@rule(aten.gather)
+def _gather(scope: Scope) -> Sequence[Axes]:
+    """Positions along one axis are chosen by index, which fixes it; along the others the index says nothing new."""
+    axes, index = scope.axes("self"), scope.axes("index")
+    if not axes:
+        return [()]
+    dim = scope.dim(scope.get("dim"), len(axes))
+    scope.fix(axes[dim], "selected by a tensor of indices")
+    return [tuple(index[axis] if axis == dim else _aligned(scope, axis, "index") for axis in range(len(axes)))]
+
+
+@rule(aten.scatter, aten.scatter_, aten.scatter_add, aten.scatter_add_, aten.scatter_reduce, aten.scatter_reduce_)
+def _scatter(scope: Scope) -> Sequence[Axes]:
+    """Values are written to positions that an index chooses along one axis; the other axes correspond."""
+    axes = scope.axes("self")
+    if not axes:
+        return fix_all(scope)
+    dim = scope.dim(scope.get("dim"), len(axes))
+    others = [name for name in ("index", "src") if scope.has(name)]
+    for name in ("self", *others):
+        scope.fix(scope.axes(name)[dim], "written by a tensor of indices")
+    for name in others:
+        for axis in range(len(axes)):
+            if axis != dim:
+                _aligned(scope, axis, name)
+    axes[dim] = None
+    return [tuple(axes)]
+
+
+def _aligned(scope: Scope, axis: int, name: str) -> Axis:
+    """Tie an axis of `self` to that of an index or a source, whose positions are the first ones of `self`."""
+    own, other = scope.axes("self")[axis], scope.axes(name)[axis]
+    if scope.shape("self")[axis] == scope.shape(name)[axis]:
+        return scope.tie(own, other, "element-wise")
+    scope.fix(own, "indexed in part")
+    scope.fix(other, "indexed in part")
+    return None
+
+
+@rule(aten.index_add, aten.index_add_, aten.index_copy, aten.index_copy_)
+def _index_add(scope: Scope) -> Sequence[Axes]:
+    """Slices of the source are added or written at indexed positions of one axis; the other axes correspond."""
+    axes, source = scope.axes("self"), scope.axes("source")
+    dim = scope.dim(scope.get("dim"), len(axes))
+    for labels in (axes[dim], source[dim], *scope.axes("index")):
+        scope.fix(labels, "written by a tensor of indices")
+    result = [None if axis == dim else scope.tie(axes[axis], source[axis], "element-wise") for axis in range(len(axes))]
+    return [tuple(result)]
+
+
+@rule(aten.index_put, aten.index_put_)
+def _index_put(scope: Scope) -> Sequence[Axes]:
+    """A mask corresponds to the axes it covers; an index fixes its axis. The last axes of the values are the remaining ones."""
+    axes, shape = scope.axes("self"), scope.shape("self")
+    at = 0
+    for position, index in enumerate(scope.get("indices")):
+        if not isinstance(index, Ref):
+            return fix_all(scope)  # an axis that is not indexed, before one that is
+        parts = scope.axes("indices", position)
+        if scope.analysis.program.values[index.id].dtype in (torch.bool, torch.uint8):
+            for labels in parts:
+                axes[at] = scope.tie(axes[at], labels, "element-wise")
+                at += 1
+            continue
+        for labels in (axes[at], *parts):
+            scope.fix(labels, "a tensor of indices")
+        axes[at] = None
+        at += 1
+    values, sizes = scope.axes("values"), scope.shape("values")
+    for back, (labels, size) in enumerate(zip(reversed(values), reversed(sizes), strict=True)):
+        axis = len(axes) - 1 - back
+        if axis >= at and size == shape[axis]:
+            axes[axis] = scope.tie(axes[axis], labels, "element-wise")
+        else:
+            scope.fix(labels, "broadcast or selected by a mask")
+    return [tuple(axes)]

@@ -179,8 +179,15 @@ def _expanded(scope: Scope, after: Sequence[int]) -> Axes:
             continue
         if own >= 0:
             scope.fix(axes[own], "broadcast from size 1")
-        result.append(None if isinstance(size, BatchInt) else scope.fresh(size))
+        result.append(_copies(scope, size))
     return tuple(result)
+
+
+def _copies(scope: Scope, size: int) -> Axis:
+    """New labels for copies of one position. On an axis of size batch * heads every example has the same ones."""
+    if not isinstance(size, BatchInt):
+        return scope.fresh(size)
+    return np.tile(scope.fresh(size.slope), size // size.slope) if size.slope > 1 and not size.offset else None
 
 
 @rule(aten.repeat, aten.tile)

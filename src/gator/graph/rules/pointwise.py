@@ -38,6 +38,7 @@ def broadcast(scope: Scope, parts: Sequence[tuple[Sequence[Axis], Sequence[int]]
     aten.relu6_, aten.selu, aten.selu_, aten.celu_, aten.elu_, aten.where, aten.logical_not, aten.hardtanh_,
     aten.leaky_relu_, aten.silu_, aten.mish_, aten.softplus, aten.clamp_, aten.mul_, aten.add_, aten.div_, aten.sub_,
     aten.gelu_, aten.rsub, aten.true_divide, aten.multiply, aten.divide, aten.subtract, aten.float_power, aten.square,
+    aten.complex, aten.polar,
 )  # fmt: skip
 def _pointwise(scope: Scope) -> Sequence[Axes]:
     """All tensor arguments are broadcast together."""

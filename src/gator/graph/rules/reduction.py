@@ -19,7 +19,7 @@ aten = torch.ops.aten
 KINDS: dict[Any, ReadKind] = {
     aten.sum: "sum", aten.mean: "mean", aten.amax: "max", aten.amin: "min", aten.var: "var", aten.std: "var",
     aten.var_mean: "var", aten.std_mean: "var", aten.linalg_vector_norm: "sum", aten.norm: "sum", aten.prod: "prod",
-    aten.logsumexp: "max", aten.any: "sum", aten.all: "prod", aten.count_nonzero: "sum",
+    aten.logsumexp: "max", aten.any: "sum", aten.all: "min", aten.count_nonzero: "sum",
 }  # fmt: skip
 
 

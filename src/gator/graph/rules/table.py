@@ -15,7 +15,7 @@ import torch
 
 from gator.graph.labels import Axes, Axis, Labels
 from gator.graph.program import Call, Ref
-from gator.private_torch import OpOverload
+from gator.private_torch import OpOverload, full_name_of
 
 if TYPE_CHECKING:
     from gator.graph.analysis import Analysis
@@ -27,7 +27,10 @@ _RULES: dict[Any, Rule] = {}
 
 
 def rule(*packets: Any) -> Callable[[Rule], Rule]:
-    """Register a rule for operators (all overloads). Raises ValueError for an operator that has a rule already."""
+    """Register a rule for operators (all overloads). Raises ValueError for an operator that has a rule already.
+
+    The operator of a library that is not imported here is given by its full name, "library::operator".
+    """
 
     def register(function: Rule) -> Rule:
         for packet in packets:
@@ -41,7 +44,7 @@ def rule(*packets: Any) -> Callable[[Rule], Rule]:
 
 def find(op: OpOverload) -> Rule | None:
     """The rule of an operator: its own, or the pointwise rule if torch tags the operator as pointwise."""
-    found = _RULES.get(op.overloadpacket)
+    found = _RULES.get(op.overloadpacket) or _RULES.get(full_name_of(op))
     if found is None and torch.Tag.pointwise in op.tags:
         return _RULES[torch.Tag.pointwise]
     return found
