@@ -77,7 +77,7 @@ class Analysis:
         fixed: Sequence[str],
         heads: Heads | Mapping[str, Heads],
         rejected: Mapping[tuple[int, int], frozenset[Any]],
-        equal_parts: bool,
+        equal_parts: bool = False,
     ) -> None:
         self.space = LabelSpace()
         self.equal_parts = equal_parts  # whether the parts of a split keep the same positions

@@ -8,6 +8,7 @@ function of the user's code (an operator inside another one) cannot be reached i
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Callable, Hashable, Iterator, Mapping
 from contextlib import ExitStack
 from dataclasses import dataclass
@@ -116,6 +117,14 @@ class OwnForward:
         self._hook: Any = None
         self._experts: ExitStack = ExitStack()
         self.visits: dict[str, int] = {}
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> OwnForward:
+        new = type(self).__new__(type(self))
+        memo[id(self)] = new
+        new.__dict__ = {k: copy.deepcopy(v, memo) for k, v in self.__dict__.items() if k != "_experts"} | {
+            "_experts": ExitStack()
+        }
+        return new
 
     def _modules(self, graph: Hypergraph) -> dict[str, Leaf | None]:
         """The modules that may need a reader, with the leaf that they are."""
