@@ -93,7 +93,7 @@ def with_more_layers(high: Program, low: Program) -> Program:
     layer, place = _owner(min(above ^ below)), kept.decided_by_draws[0]
     note = (
         f"in {MODES[0 if kept.training else 1]} mode a random draw leaves out {layer} at {place}: "
-        "gates, masks and cut networks in graph form never leave it out"
+        "a cut network in graph form never leaves it out"
     )
     return replace(kept, notes=(*kept.notes, note))
 

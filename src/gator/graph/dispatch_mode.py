@@ -305,7 +305,10 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
             return self.fold and not _makes_floats(func)
         if any(self.names.of_tensor(t) is not None and t.dtype.is_floating_point for t in tensors):
             return False
-        return self.fold or not any(self.names.of_tensor(t) is None for t in tensors)
+        if self.fold:
+            return True
+        # A buffer that is repeated for every example follows the batch size.
+        return func.overloadpacket not in _REPEATS and not any(self.names.of_tensor(t) is None for t in tensors)
 
 
 class Assignments(TorchFunctionMode):
@@ -324,6 +327,7 @@ class Assignments(TorchFunctionMode):
 
 _SET_DATA = torch.Tensor.data.__set__  # type: ignore[attr-defined]
 _RESHAPES_IN_PLACE = {aten.transpose_, aten.t_, aten.squeeze_, aten.unsqueeze_, aten.swapdims_, aten.swapaxes_, aten.resize_}
+_REPEATS = {aten.expand, aten.repeat}
 _MAX_KNOWN_ELEMENTS = 1 << 20
 _READS_DATA = {aten._local_scalar_dense.default, aten.is_nonzero.default, aten.equal.default, aten.nonzero.default}
 _FLOAT_FACTORIES = {

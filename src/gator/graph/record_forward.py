@@ -186,7 +186,7 @@ def _notes(recorder: Recorder, training: bool, drawn_elsewhere: bool) -> Iterato
     if drawn_elsewhere:
         yield (
             f"in {MODES[0 if training else 1]} mode the network draws random numbers with Python's random or with NumPy: "
-            "gates, masks and cut networks in graph form repeat what was drawn when it was traced"
+            "a cut network in graph form repeats what was drawn when it was traced"
         )
 
 

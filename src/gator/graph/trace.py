@@ -37,29 +37,7 @@ def trace(
     heads: Heads | str | Mapping[str, Heads] = "whole",  # any str, as the command line passes it on; checked below
     outputs: Sequence[str] = (),
 ) -> Hypergraph:
-    """Find the channels of `model` that depend on each other.
-
-    Args:
-        model: the network; it is not changed, and may be on any device, the meta device included.
-        example_inputs: a tensor, a tuple of positional or a dict of keyword arguments; only shapes and dtypes matter.
-        fixed: layers or parameters that are not pruned: names, glob patterns ("layer1.*") or modules of the model.
-        heads: whether attention is pruned by whole heads ("whole") or by dimensions inside all heads ("dims"): one value for
-            all attention layers, or a dict by the name of the layer that writes the heads.
-        outputs: the outputs that matter, by name ("logits") or, for a tuple, by position ("0"); all of them if it is empty.
-            The others (returned hidden states, a cache of keys and values) may change their widths: `masked`, gates and cut
-            networks in graph form return None for them, the user's own class returns them with the channels that are left.
-
-    Returns:
-        The hypergraph: `print` it for a table, `graph.explain(name)` says why channels are tied or fixed.
-
-    Raises:
-        TraceError: if the network cannot be recorded with these inputs; the message says where.
-
-    Example:
-        >>> graph = gator.trace(model, x)
-        >>> graph.edges[0].name, graph.edges[0].width
-        ('stem', 24)
-    """
+    """`gator.trace` without `keep_class` (surgery/keep_class.py), which the class of the network has to be tried for."""
     if not isinstance(model, nn.Module):
         raise TraceError(f"model is a {type(model).__name__}; expected a torch.nn.Module")
     _check_forward_is_own(model)

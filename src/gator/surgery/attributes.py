@@ -1,18 +1,20 @@
 """Sizes that a user's module holds as plain attributes (`self.num_heads`, the `c` of a split) and that a cut changes.
 
-Nothing says what an attribute means. If a module reshapes or splits something into a width that a cut changes, and an integer
-of the module is that width, in all modules of its class that run, the integer is taken to be it. Whether that is right is
-decided as for any cut: the class has to compute what the masked network computes.
+Nothing says what an attribute means. An integer is taken to be the size of an axis of a weight of the module, or else a size
+that the module reshapes or splits something into, if it is that size in all modules of its class that run. Whether this is right
+is decided as for any cut: the class has to compute what the masked network computes.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
+from typing import Any
 
 import torch
 from torch import nn
 
 from gator.graph.program import MODES, BatchInt
+from gator.private_torch import parameters_of
 from gator.surgery.plan import Plan
 from gator.surgery.sizes import Cutting
 
@@ -21,46 +23,69 @@ _WITH_SIZES = (
     aten.view, aten.reshape, aten._unsafe_view, aten.unflatten, aten.expand, aten.repeat, aten.split, aten.split_with_sizes,
     aten.chunk, aten.narrow, aten.slice,
 )  # fmt: skip
+Sizes = dict[Any, tuple[int, int]]  # what has a size -> the size before and after the cut
 
 
 def size_attributes(model: nn.Module, plan: Plan) -> dict[str, int]:
-    """The attributes of the model's modules that are sizes, by dotted name, with their values after the cut."""
+    """The attributes of the model's modules that are sizes and change, by dotted name, with their values after the cut."""
+    reshapes = _reshapes(plan)
+    by_class: dict[type, list[str]] = {}
+    for name, module in model.named_modules():
+        if not type(module).__module__.startswith("torch."):
+            by_class.setdefault(type(module), []).append(name)
     found: dict[str, int] = {}
-    refuted: set[tuple[type, str]] = set()
-    for name, sizes in _sizes_by_module(plan).items():
-        module = model.get_submodule(name)
-        if type(module).__module__.startswith("torch."):
+    for names in by_class.values():
+        weights = {name: _weights(model.get_submodule(name), name, plan) for name in names}
+        found |= _explained(model, {name: sizes for name, sizes in weights.items() if sizes})
+        found = _explained(model, {name: reshapes[name] for name in names if name in reshapes}) | found
+    return {name: value for name, value in found.items() if value != get_attribute(model, name)}
+
+
+def _explained(model: nn.Module, sizes: Mapping[str, Sizes]) -> dict[str, int]:
+    """The attributes of modules of one class that are a size in all of them, with the size after the cut."""
+    found: dict[str, int] = {}
+    modules = {name: model.get_submodule(name) for name in sizes}
+    attributes = {key for module in modules.values() for key, value in vars(module).items() if type(value) is int}
+    for attribute in attributes:
+        values = {name: vars(module).get(attribute) for name, module in modules.items()}
+        shared = set.intersection(*({key for key, (before, _) in sizes[name].items() if before == values[name]} for name in values))
+        for name, value in values.items():
+            # What is the same size in every module, or else any one that this module has.
+            keys = shared or {key for key, (before, _) in sizes[name].items() if before == value}
+            after = {sizes[name][key][1] for key in keys}
+            if len(after) != 1:
+                break
+            found[f"{name}.{attribute}".lstrip(".")] = next(iter(after))
+        else:
             continue
-        for attribute, value in vars(module).items():
-            if type(value) is not int:
-                continue
-            after = sizes.get(value, set())
-            if len(after) == 1:
-                found[f"{name}.{attribute}".lstrip(".")] = next(iter(after))
-            else:
-                refuted.add((type(module), attribute))
-    return {
-        name: value
-        for name, value in found.items()
-        if (type(model.get_submodule(name.rpartition(".")[0])), name.rpartition(".")[2]) not in refuted
-        and value != get_attribute(model, name)
-    }
+        found = {key: value for key, value in found.items() if key.rpartition(".")[2] != attribute}
+    return found
 
 
-def _sizes_by_module(plan: Plan) -> dict[str, dict[int, set[int]]]:
-    """For every module, the sizes that its reshapes and splits give prunable axes, and those sizes after the cut."""
-    found: dict[str, dict[int, set[int]]] = {}
+def _weights(module: nn.Module, name: str, plan: Plan) -> Sizes:
+    """The axes of a module's own parameters."""
+    found: Sizes = {}
+    for key, parameter in parameters_of(module).items():
+        if parameter is not None:
+            masks = plan.attributes.get(f"{name}.{key}".lstrip("."), [None] * parameter.ndim)
+            for axis, (size, mask) in enumerate(zip(parameter.shape, masks, strict=True)):
+                found[key, axis] = (size, size if mask is None else int(mask.sum()))
+    return found
+
+
+def _reshapes(plan: Plan) -> dict[str, Sizes]:
+    """For every module, the sizes that its reshapes and splits give prunable axes."""
+    found: dict[str, Sizes] = {}
     for cutting in (Cutting(plan, mode) for mode in MODES):
         for call in cutting.program.calls:
             if call.packet not in _WITH_SIZES:
                 continue
-            for value in call.outputs:
-                axes = () if value is None else cutting.axes(value)
-                for axis, labels in enumerate(axes):
-                    size = cutting.before(value or 0)[axis]
+            for value in (v for v in call.outputs if v is not None):
+                for axis, labels in enumerate(cutting.axes(value)):
+                    size = cutting.before(value)[axis]
                     if labels is not None and not isinstance(size, BatchInt):
-                        sizes = found.setdefault(call.module, {}).setdefault(int(size), set())
-                        sizes.add(int(cutting.after(value or 0)[axis]))
+                        after = int(cutting.after(value)[axis])
+                        found.setdefault(call.module, {})[cutting.mode, value, axis] = (int(size), after)
     return found
 
 
