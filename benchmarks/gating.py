@@ -2,8 +2,8 @@
 
     python benchmarks/gating.py [--rounds 24] [--eager] [--only ResNet-56]
 
-SGD with momentum, on ResNet-20 and ResNet-56 (batch 128, 32x32) in float32 and in bf16 with channels_last, and on ResNet-50
-(batch 8, 128x128), eager and (in float32) compiled. The ratio is the median over rounds of the gated step over the plain step
+SGD with momentum, on ResNet-20 and ResNet-56 (batch 128, 32x32) in float32 and in bf16 with channels_last, on ResNet-50
+(batch 8, 128x128) and on three networks of users, eager and (but for those, in float32) compiled; they need ultralytics and transformers. The ratio is the median over rounds of the gated step over the plain step
 of the same round, the spread half the distance between the quartiles. Memory is what torch holds at the peak of a step, counted
 allocation by allocation: weights, gradients, momentum and activations. `--eager` leaves the compiled part out.
 
@@ -24,6 +24,7 @@ from collections.abc import Callable
 from typing import Any
 
 import torch
+import users_networks
 from stub_torchvision import make_importable
 from torch import nn
 from torch.nn import functional
@@ -37,6 +38,9 @@ NETWORKS = {
     "ResNet-56, batch 128, 32x32": ("cifar:resnet56", (128, 3, 32, 32), False),
     "ResNet-56, batch 128, 32x32, bf16 channels_last": ("cifar:resnet56", (128, 3, 32, 32), True),
     "ResNet-50, batch 8, 128x128": ("torchvision:resnet50", (8, 3, 128, 128), False),
+    "U-Net, batch 4, 96x96": ("users:unet", (4, 3, 96, 96), False),
+    "YOLOv8n, batch 4, 160x160": ("users:yolov8n", (4, 3, 160, 160), False),
+    "Segformer-B0, batch 4, 128x128": ("users:segformer", (4, 3, 128, 128), False),
 }
 VARIANTS = ("plain", "batch", "example")
 LIMITS = {"batch": (1.05, 1.05), "example": (1.10, 1.25)}  # of time and memory
@@ -48,7 +52,8 @@ KEEP_PAGES = {"MALLOC_TRIM_THRESHOLD_": str(1 << 40), "MALLOC_MMAP_THRESHOLD_": 
 def step_of(name: str, shape: tuple[int, ...], variant: str, low: bool, *, compiled: bool = False) -> Callable[[], Any]:
     """One training step of a network (`low`: in bf16 and channels_last), as a function to be called again and again."""
     torch.manual_seed(0)
-    model = zoo.build(name).model.train()
+    library, _, rest = name.partition(":")
+    model = (users_networks.build(rest) if library == "users" else zoo.build(name).model).train()
     x, y = torch.randn(shape), torch.randint(0, 10, shape[:1])
     if low:
         model, x = model.to(memory_format=torch.channels_last), x.to(memory_format=torch.channels_last)
@@ -60,7 +65,8 @@ def step_of(name: str, shape: tuple[int, ...], variant: str, low: bool, *, compi
 
     def step() -> None:
         with torch.autocast("cpu", dtype=torch.bfloat16, enabled=low):
-            loss = functional.cross_entropy(network(x), y)
+            result = network(x)
+            loss = users_networks.size_of(result) if library == "users" else functional.cross_entropy(result, y)
         if pruner is not None:
             loss = loss + pruner.loss()
         optimizer.zero_grad()
@@ -132,7 +138,7 @@ def main() -> None:
         if options.only not in label:
             continue
         plain = peak_mb(name, shape, "plain", low)
-        for compiled in (False,) if options.eager or low else (False, True):
+        for compiled in (False,) if options.eager or low or name.startswith("users:") else (False, True):
             seconds, found = ratios(name, shape, low, options.rounds, compiled=compiled)
             for variant, (ratio, spread) in found.items():
                 limit, limit_memory = (COMPILED_LIMIT, None) if compiled else LIMITS[variant]
