@@ -58,6 +58,36 @@ def test_tokens_that_are_gathered() -> None:
     check(linears(forward), (x64(2, 6, 8), torch.tensor([[0, 4, 4], [5, 1, 2]])), {"a": 12})
 
 
+@pytest.mark.parametrize(("batch_first", "edges"), [(True, {"a": 4}), (False, {})])
+def test_copies_of_an_index_for_every_head(batch_first: bool, edges: dict[str, int]) -> None:
+    """Heads and batch in one axis: if the batch is the inner factor, which heads belong together would depend on its size."""
+
+    def forward(m: Any, x: Tensor) -> Tensor:
+        batch, tokens, _ = x.shape
+        y = m.a(x).view(batch, tokens, 4, 3)
+        y = (y.permute(0, 2, 1, 3) if batch_first else y.permute(2, 0, 1, 3)).reshape(4 * batch, tokens, 3)
+        index = torch.arange(tokens - 1, -1, -1)[None, :, None].expand(4 * batch, tokens, 3)
+        y = torch.gather(y, 1, index)
+        y = y @ y.mT @ y
+        split = (
+            y.view(batch, 4, tokens, 3).permute(0, 2, 1, 3) if batch_first else y.view(4, batch, tokens, 3).permute(1, 2, 0, 3)
+        )
+        return m.b(split.reshape(batch, tokens, 12))
+
+    model = randomised(linears(forward))
+    graph = gator.trace(model, x64(2, 5, 8))
+    assert {edge.name: edge.width for edge in graph.edges} == edges
+    for kept in ([0], [1, 3], [0, 1]) if edges else ():
+        by_hand = copy.deepcopy(model)
+        for head in set(range(4)) - set(kept):
+            by_hand.b.weight.data[:, 3 * head : 3 * head + 3] = 0
+        for batch in (1, 2, 3, 5):
+            small, x = gator.cut(model, graph, {"a": kept}, keep_class=False), x64(batch, 5, 8)
+            with gator.masked(model, graph, {"a": kept}):
+                assert gap(run(by_hand, x), run(model, x)) <= 1e-8
+            assert gap(run(by_hand, x), run(small, x)) <= 1e-8
+
+
 @pytest.mark.parametrize("kind", ["scatter", "index_add", "index_put", "masked"])
 def test_tokens_that_are_written_by_index(kind: str) -> None:
     def forward(m: Any, x: Tensor, index: Tensor) -> Tensor:
@@ -314,6 +344,10 @@ def test_numbers_drawn_outside_torch_are_named_and_the_generators_restored() -> 
     assert (random.random(), np.random.rand()) == expected  # noqa: NPY002
     (note,) = graph.notes
     assert "in train mode the network draws random numbers with Python's random or with NumPy" in note
+
+
+def test_all_channels_are_all_that_are_left() -> None:
+    check(linears(lambda m, x: m.b(m.a(x) * (m.a(x) > -0.5).all(-1, keepdim=True).logical_not())), x64(6, 8), {"a": 12})
 
 
 def test_activations_are_taken_to_be_finite() -> None:

@@ -226,7 +226,8 @@ def test_masked_equals_cut_for_two_paddings(name: str, transformers: Any) -> Non
                 with precision:
                     whole = leaves(run(model, given), outputs) if eager else {}
                     with gator.masked(model, graph, {}):
-                        assert not eager or gap(whole, leaves(run(model, given), outputs)) <= tolerance
+                        # A constant that forward makes in float32 is recorded in float32, also where the eager one is raised.
+                        assert not eager or gap(whole, leaves(run(model, given), outputs)) <= max(tolerance, 1e-7)
                     with gator.masked(model, graph, kept):
                         expected = leaves(run(model, given), outputs)
                     for small in forms:

@@ -54,6 +54,23 @@ def has_rule(op: OpOverload) -> bool:
     return find(op) is not None
 
 
+def orders_differ(left: Labels, right: Labels, batch: int | None) -> bool:
+    """Whether two axes of size batch * n repeat their n labels in different orders: for every example, and for every label."""
+    if not batch or batch < 2 or len(left) != len(right) or len(left) <= batch or len(left) % batch:
+        return False
+    orders = {_order(left, batch), _order(right, batch)}
+    return orders == {"outer", "inner"}
+
+
+def _order(labels: Labels, batch: int) -> Literal["outer", "inner", ""]:
+    period = len(labels) // batch
+    outer = labels[0] == labels[period] and np.array_equal(labels, np.tile(labels[:period], batch))
+    inner = labels[0] == labels[1] and np.array_equal(labels, np.repeat(labels[::batch], batch))
+    if outer == inner:
+        return ""
+    return "outer" if outer else "inner"
+
+
 class Scope:
     """One call, with the labels of its arguments."""
 
@@ -96,6 +113,11 @@ class Scope:
         if left is None or right is None:
             self.fix(left, why)
             self.fix(right, why)
+            return None
+        if orders_differ(left, right, self.analysis.program.batch):
+            # Which positions would be tied depends on the batch size.
+            self.fix(left, "the batch is the outer factor of one axis and the inner factor of the other")
+            self.fix(right, "the batch is the outer factor of one axis and the inner factor of the other")
             return None
         self.analysis.space.tie(left, right, self.analysis.position(self.call), why)
         return left
