@@ -3,7 +3,9 @@
     python benchmarks/gating.py [--rounds 24] [--eager] [--only ResNet-56]
 
 SGD with momentum, on ResNet-20 and ResNet-56 (batch 128, 32x32) in float32 and in bf16 with channels_last, on ResNet-50
-(batch 8, 128x128) and on three networks of users, eager and (but for those, in float32) compiled; they need ultralytics and transformers. The ratio is the median over rounds of the gated step over the plain step
+(batch 8, 128x128), eager and (in float32) compiled, and on three networks of users, eager (they need ultralytics and
+transformers).
+The ratio is the median over rounds of the gated step over the plain step
 of the same round, the spread half the distance between the quartiles. Memory is what torch holds at the peak of a step, counted
 allocation by allocation: weights, gradients, momentum and activations. `--eager` leaves the compiled part out.
 

@@ -1,8 +1,8 @@
 """Sizes that a user's module holds as plain attributes (`self.num_heads`, the `c` of a split) and that a cut changes.
 
 Nothing says what an attribute means. An integer is taken to be the size of an axis of a weight of the module, or else a size
-that the module reshapes or splits something into, if it is that size in all modules of its class that run. Whether this is right
-is decided as for any cut: the class has to compute what the masked network computes.
+that the module reshapes or splits something into, if it is that size in all modules of its class that run. Whether this is
+right is decided as for any cut: the class has to compute what the masked network computes.
 """
 
 from __future__ import annotations
@@ -48,14 +48,15 @@ def _explained(model: nn.Module, sizes: Mapping[str, Sizes]) -> dict[str, int]:
     attributes = {key for module in modules.values() for key, value in vars(module).items() if type(value) is int}
     for attribute in attributes:
         values = {name: vars(module).get(attribute) for name, module in modules.items()}
-        shared = set.intersection(*({key for key, (before, _) in sizes[name].items() if before == values[name]} for name in values))
-        for name, value in values.items():
+        matching = {name: {key for key, (size, _) in sizes[name].items() if size == values[name]} for name in values}
+        shared = set.intersection(*matching.values())
+        for name in values:
             # What is the same size in every module, or else any one that this module has.
-            keys = shared or {key for key, (before, _) in sizes[name].items() if before == value}
-            after = {sizes[name][key][1] for key in keys}
-            if len(after) != 1:
+            after = {sizes[name][key][1] for key in shared or matching[name]}
+            changed = after - {values[name]}
+            if not after or len(changed) > 1:
                 break
-            found[f"{name}.{attribute}".lstrip(".")] = next(iter(after))
+            found[f"{name}.{attribute}".lstrip(".")] = next(iter(changed or after))
         else:
             continue
         found = {key: value for key, value in found.items() if key.rpartition(".")[2] != attribute}

@@ -6,6 +6,7 @@ are the same, the functions are the same. This finds a scale that is computed fr
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from itertools import zip_longest
 from typing import Any
 
@@ -17,6 +18,7 @@ from gator.graph.program import Call, Mode, Program, Ref
 from gator.graph.record_forward import record_once
 from gator.graph.rules import has_rule
 from gator.graph.rules.creation import PATTERNED
+from gator.surgery.attributes import get_attribute, set_attributes_
 from gator.surgery.plan import Plan
 from gator.surgery.sizes import Cutting, dim_of, new_arguments, positions, selected_positions, size_arguments
 
@@ -42,6 +44,21 @@ def class_differs(sliced: nn.Module, plan: Plan) -> str:
             if not _same(cutting, one, other, found):
                 return f"in {mode} mode it runs with different arguments at {one.where()}"
     return ""
+
+
+def fitting_attributes_(sliced: nn.Module, plan: Plan, attributes: Mapping[str, int]) -> dict[str, int] | None:
+    """Those of the attributes with which the sliced class does what the plan expects, set in it; None if there are none.
+
+    All of them are tried, then all but those of one name, because one may be no size at all.
+    """
+    before = {name: get_attribute(sliced, name) for name in attributes}
+    for left_out in (None, *dict.fromkeys(name.rpartition(".")[2] for name in attributes)):
+        chosen = {name: value for name, value in attributes.items() if name.rpartition(".")[2] != left_out}
+        set_attributes_(sliced, chosen)
+        if chosen and not class_differs(sliced, plan):
+            return chosen
+        set_attributes_(sliced, before)
+    return None
 
 
 def _same_in_both_modes(plan: Plan) -> bool:

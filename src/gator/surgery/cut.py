@@ -15,10 +15,10 @@ from gator.graph.global_state import collector_paused
 from gator.graph.hypergraph import SavedGraph
 from gator.graph.program import MODES
 from gator.graph.trace import named_tensors, retraced, sizes_free, small_inputs
-from gator.surgery.attributes import get_attribute, set_attributes_, size_attributes
+from gator.surgery.attributes import size_attributes
 from gator.surgery.branch_constants import ConstantFolder
 from gator.surgery.carry_over import carry_over_
-from gator.surgery.compare_calls import class_differs
+from gator.surgery.compare_calls import class_differs, fitting_attributes_
 from gator.surgery.compare_outputs import agree
 from gator.surgery.cut_network import CutNetwork, build_network
 from gator.surgery.cut_plan import Constant, RemovedBranches
@@ -130,17 +130,12 @@ def draws_numbers(plan: Plan) -> str:
 def in_own_class_(model: nn.Module, sliced: nn.Module, plan: Plan) -> tuple[str, dict[str, int]]:
     """Why the sliced copy of the user's class does not work (empty if it does), and the attributes that were changed in it.
 
-    If changing attributes is wrong, the class is tried without.
+    Attributes that are sizes are changed if the class works with that, needed or not: other methods may use them.
     """
     attributes = size_attributes(model, plan)
-    before = {name: get_attribute(sliced, name) for name in attributes}
-    set_attributes_(sliced, attributes)
+    chosen = fitting_attributes_(sliced, plan, attributes) if attributes and not plan.emptied else None
     reason = class_problem(model, sliced, plan)
-    if reason and attributes:
-        set_attributes_(sliced, before)
-        if not class_problem(model, sliced, plan):
-            return "", {}
-    return reason, {} if reason else attributes
+    return reason, {} if reason else chosen or {}
 
 
 def class_problem(model: nn.Module, sliced: nn.Module, plan: Plan) -> str:

@@ -15,10 +15,10 @@ from torch import nn
 
 from gator.graph.analysis import Heads
 from gator.graph.hypergraph import Edge, Hypergraph
+from gator.graph.trace import named_tensors, trace_inputs
 from gator.graph.trace import trace as trace_freely
-from gator.graph.trace import trace_inputs
-from gator.surgery.attributes import set_attributes_, size_attributes
-from gator.surgery.compare_calls import class_differs
+from gator.surgery.attributes import size_attributes
+from gator.surgery.compare_calls import class_differs, fitting_attributes_
 from gator.surgery.plan import Plan
 from gator.surgery.slice import sliced_copy
 
@@ -68,8 +68,8 @@ def kept_in_class(model: nn.Module, graph: Hypergraph) -> Hypergraph:
         needed = _needed_by_class(model, graph, list(graph.edges))
         if not needed:
             return graph
-        layers = dict.fromkeys([*graph.fixed, *(layer for edge in needed for layer in edge.producers)])
-        graph = trace_inputs(model, graph.inputs, fixed=tuple(layers), heads=graph.heads, keep_class=True)
+        fixed = dict.fromkeys([*graph.fixed, *(name for edge in needed for name in _fixing(model, edge))])
+        graph = trace_inputs(model, graph.inputs, fixed=tuple(fixed), heads=graph.heads, keep_class=True)
 
 
 def _needed_by_class(model: nn.Module, graph: Hypergraph, edges: list[Edge]) -> list[Edge]:
@@ -83,6 +83,13 @@ def _needed_by_class(model: nn.Module, graph: Hypergraph, edges: list[Edge]) -> 
     return found or edges  # if each half works alone, they only break the class together
 
 
+def _fixing(model: nn.Module, edge: Edge) -> Sequence[str]:
+    """What to fix so that an edge is, and no other one: a bias or a scale lies on one edge, a weight on two."""
+    tensors = named_tensors(model)
+    lines = [member.parameter for member in edge.members if tensors[member.parameter].ndim == 1]
+    return lines[:1] or edge.producers
+
+
 def _some(edge: Edge, share: float) -> list[int]:
     """A share of the units of an edge, spread over it. Every edge has another: a class may need two widths to be equal."""
     count = max(1, min(edge.width - 1, round(share * edge.width)))
@@ -92,5 +99,5 @@ def _some(edge: Edge, share: float) -> list[int]:
 def _problem(model: nn.Module, graph: Hypergraph, edges: list[Edge]) -> str:
     plan = Plan(graph, {edge.name: _some(edge, 0.2 + 0.6 * (0.618 * graph.edges.index(edge) % 1.0)) for edge in edges})
     sliced = sliced_copy(model, plan)
-    set_attributes_(sliced, size_attributes(model, plan))
-    return class_differs(sliced, plan) and class_differs(sliced_copy(model, plan), plan)
+    reason, attributes = class_differs(sliced, plan), size_attributes(model, plan)
+    return reason if reason and fitting_attributes_(sliced, plan, attributes) is None else ""

@@ -1,0 +1,122 @@
+"""keep_class=True removes only what the user's class can lose, and sizes that a class keeps as attributes follow a cut."""
+
+from __future__ import annotations
+
+import copy
+
+import pytest
+import torch
+from support import draw, gap, randomised, run
+from torch import nn
+
+import gator
+
+
+class Halves(nn.Module):
+    """Splits into equal halves (its code works for any width), into given widths (it does not), and by an attribute."""
+
+    def __init__(self):
+        super().__init__()
+        self.a, self.b, self.c = nn.Conv2d(3, 8, 1), nn.Conv2d(4, 8, 1), nn.Conv2d(4, 10, 1)
+        self.d, self.width, self.index = nn.Conv2d(5, 6, 1), 5, 4
+        self.end = nn.Conv2d(6, 2, 1)
+
+    def forward(self, x):
+        left, right = self.a(x).chunk(2, 1)
+        left, right = self.b(left * right).split((3, 5), 1)
+        left, right = self.c(torch.cat([left, right[:, :1]], 1)).split((self.width, self.width), 1)
+        return self.end(self.d(left + right)) * (self.index == 4)
+
+
+class Heads(nn.Module):
+    """Attention that knows its number of heads, and a weight of its own class."""
+
+    def __init__(self, width=16, heads=4):
+        super().__init__()
+        self.heads, self.embed = heads, width
+        self.qkv, self.out = Product(8, 3 * width), Product(width, 8)
+        self.end = nn.Linear(8, 3)
+
+    def forward(self, x):
+        batch, tokens, _ = x.shape
+        q, k, v = self.qkv(x).view(batch, tokens, 3, self.heads, -1).permute(2, 0, 3, 1, 4).unbind(0)
+        y = nn.functional.scaled_dot_product_attention(q, k, v, scale=0.5)
+        return self.end(self.out(y.transpose(1, 2).reshape(batch, tokens, -1)))
+
+
+class Product(nn.Module):
+    def __init__(self, into, out):
+        super().__init__()
+        self.into, self.width = into, out
+        self.weight = nn.Parameter(torch.randn(into, out))
+
+    def forward(self, x):
+        return (x.reshape(-1, self.into) @ self.weight).view(*x.shape[:-1], self.width)
+
+
+def x64(*shape):
+    return torch.randn(shape).double()
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_every_cut_of_a_graph_for_the_class_has_the_class(seed):
+    model, x = randomised(Halves()), x64(2, 3, 4, 4)
+    free = gator.trace(model, x)
+    graph = gator.trace(model, x, keep_class=True)
+    assert graph.keep_class
+    assert not free.keep_class
+    assert {edge.name: edge.width for edge in graph.edges}.items() >= {"a": 4, "c": 5, "d": 6}.items()
+    assert not any("b" in edge.producers for edge in graph.edges)
+    kept = draw(graph, 0.5, seed)
+    small = gator.cut(model, graph, kept)
+    assert type(small) is Halves
+    assert small.index == 4
+    with gator.masked(model, graph, kept):
+        assert gap(run(model, x), run(small, x)) <= 1e-9
+    again = gator.apply(gator.CutPlan.from_json(gator.plan(small).to_json()), Halves().double())
+    again.load_state_dict(small.state_dict())
+    assert again.width == small.width
+    assert gap(run(again, x), run(small, x)) == 0
+
+
+def test_a_graph_for_the_class_survives_json_and_a_second_cut():
+    model, x = randomised(Halves()), x64(2, 3, 4, 4)
+    graph = gator.trace(model, x, keep_class=True)
+    saved = gator.SavedGraph.from_json(graph.to_json())
+    assert saved.keep_class
+    small = gator.cut(model, saved, {"a": [0, 2, 3], "c": [1, 2]})
+    assert small.width == 2
+    smaller = gator.cut(small, gator.trace(small, x, keep_class=True), {"a": [1], "c": [0]})
+    assert (type(smaller), smaller.width) == (Halves, 1)
+    again = gator.apply(gator.plan(smaller), Halves().double())
+    again.load_state_dict(smaller.state_dict())
+    assert gap(run(again, x), run(smaller, x)) == 0
+
+
+def test_attributes_follow_a_cut_of_heads_and_of_weights():
+    model, x = randomised(Heads()), x64(2, 5, 8)
+    graph = gator.trace(model, x)
+    kept = {edge.name: range(edge.width // 2) for edge in graph.edges}
+    small = gator.cut(model, graph, kept)
+    assert type(small) is Heads
+    assert (small.heads, small.qkv.width, small.out.into, small.qkv.into) == (2, 24, 8, 8)
+    assert (model.heads, model.qkv.width) == (4, 48)
+    with gator.masked(model, graph, kept):
+        assert gap(run(model, x), run(small, x)) <= 1e-9
+    other = copy.deepcopy(model)
+    gator.cut_(other, graph, kept)
+    assert other.heads == 2
+    assert gap(run(other, x), run(small, x)) == 0
+
+
+def test_a_pruner_for_the_class():
+    model, x = Halves(), torch.randn(2, 3, 4, 4)
+    pruner = gator.Pruner(model, x, target=0.6, steps=4, keep_class=True)
+    model.train()
+    for _ in range(4):
+        (model(x).square().mean() + pruner.loss()).backward()
+        pruner.step(lr=0.1)
+    assert type(pruner.cut()) is Halves
+    pruner.shrink_()
+    assert type(model) is Halves
+    assert pruner.graph.keep_class
