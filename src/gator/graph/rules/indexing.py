@@ -157,7 +157,7 @@ def _aligned(scope: Scope, axis: int, name: str) -> Axis:
     """Tie an axis of `self` to that of an index or a source, whose positions are the first ones of `self`."""
     own, other = scope.axes("self")[axis], scope.axes(name)[axis]
     if scope.shape("self")[axis] == scope.shape(name)[axis]:
-        return scope.tie(own, other, "element-wise")
+        return scope.tie(own, other, "element-wise", scope.shape("self")[axis])
     scope.fix(own, "indexed in part")
     scope.fix(other, "indexed in part")
     return None

@@ -238,7 +238,7 @@ def _cat(scope: Scope) -> Sequence[Axes]:
     for i in parts[1:]:
         for axis, labels in enumerate(scope.axes("tensors", i)):
             if axis != dim:
-                result[axis] = scope.tie(result[axis], labels, "concatenated tensors")
+                result[axis] = scope.tie(result[axis], labels, "concatenated tensors", scope.out_shape()[axis])
     joined = [(scope.axes("tensors", i)[dim], int(scope.shape("tensors", i)[dim])) for i in parts]
     if all(labels is None for labels, _ in joined):
         result[dim] = None

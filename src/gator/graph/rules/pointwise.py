@@ -28,7 +28,7 @@ def broadcast(scope: Scope, parts: Sequence[tuple[Sequence[Axis], Sequence[int]]
                 scope.fix(axes[own], "broadcast from size 1")
         merged = labels[0] if labels else None
         for other in labels[1:]:
-            merged = scope.tie(merged, other, "element-wise")
+            merged = scope.tie(merged, other, "element-wise", shape[axis])
         result.append(merged)
     return tuple(result)
 

@@ -14,7 +14,7 @@ import numpy as np
 import torch
 
 from gator.graph.labels import Axes, Axis, Labels
-from gator.graph.program import Call, Ref
+from gator.graph.program import BatchInt, Call, Ref
 from gator.private_torch import OpOverload, full_name_of
 
 if TYPE_CHECKING:
@@ -108,13 +108,16 @@ class Scope:
         if axis is not None:
             self.analysis.space.fix(axis, self.analysis.position(self.call), why)
 
-    def tie(self, left: Axis, right: Axis, why: str) -> Axis:
-        """Tie two axes of the same size position by position. If one of them is fixed, the other becomes fixed too."""
+    def tie(self, left: Axis, right: Axis, why: str, size: int = 0) -> Axis:
+        """Tie two axes of the same size position by position. If one of them is fixed, the other becomes fixed too.
+
+        `size` is given where it may depend on the batch: then both axes must repeat their labels in the same order.
+        """
         if left is None or right is None:
             self.fix(left, why)
             self.fix(right, why)
             return None
-        if orders_differ(left, right, self.analysis.program.batch):
+        if isinstance(size, BatchInt) and orders_differ(left, right, self.analysis.program.batch):
             # Which positions would be tied depends on the batch size.
             self.fix(left, "the batch is the outer factor of one axis and the inner factor of the other")
             self.fix(right, "the batch is the outer factor of one axis and the inner factor of the other")
