@@ -116,7 +116,8 @@ class Pruner:
             check_saved(state, self.cost.unit)
         self.graph: Hypergraph = trace(model, example_inputs) if graph is None else retraced(graph, model)
         if keep_class and not self.graph.keep_class:
-            self.graph = kept_in_class(model, self.graph)
+            known = None if state is None else tuple(state["fixed"])  # what was found out before need not be tried again
+            self.graph = kept_in_class(model, self.graph, known)
         if not self.graph.edges:
             raise GatorError("this network has no channels that could be removed; graph.explain(layer) says why")
         limits = Limits.of(model, self.graph, min_width, round_to, keep)

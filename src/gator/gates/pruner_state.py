@@ -14,7 +14,7 @@ from gator.gates.attach import gates_off
 if TYPE_CHECKING:
     from gator.gates.pruner import Pruner
 
-FORMAT = 3
+FORMAT = 4
 
 
 def state_of(pruner: Pruner) -> dict[str, Any]:
@@ -23,6 +23,7 @@ def state_of(pruner: Pruner) -> dict[str, Any]:
     return {
         "format": FORMAT,
         "unit": pruner.unit,
+        "fixed": list(pruner.graph.fixed),
         "edges": {edge.name: edge.width for edge in pruner.graph.edges},
         "logits": gates.logits.detach().clone(),
         "alive": gates.alive.clone(),
@@ -39,7 +40,7 @@ def state_of(pruner: Pruner) -> dict[str, Any]:
 
 
 _KEYS = (
-    "format", "unit", "edges", "logits", "alive", "held", "momentum", "keep", "budget", "loss_at_start", "alpha", "finished",
+    "format", "unit", "fixed", "edges", "logits", "alive", "held", "momentum", "keep", "budget", "loss_at_start", "alpha", "finished",
     "steps_taken", "steps_skipped",
 )  # fmt: skip
 _BUDGET_KEYS = ("whole", "target", "steps", "least", "multiples", "corrections", "pricing_state")

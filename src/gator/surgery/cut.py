@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import warnings
 from collections.abc import Sequence
 from contextlib import suppress
@@ -28,6 +29,8 @@ from gator.surgery.masked import masked_by, signature_of
 from gator.surgery.merge_into_bias import merge_into_bias_
 from gator.surgery.plan import Kept, Plan
 from gator.surgery.slice import canonical_names, sliced_copy
+
+log = logging.getLogger("gator")
 
 
 def cut(model: nn.Module, graph: SavedGraph, kept: Kept, *, keep_class: bool | None = None, verify: bool = True) -> nn.Module:
@@ -76,6 +79,12 @@ def _cut(model: nn.Module, plan: Plan, keep_class: bool | None, verify: bool) ->
             raise CutError(
                 f"the class {type(model).__name__} does not work after this cut: {reason}\n"
                 "  Leave keep_class at None to get an fx.GraphModule over the same layers."
+            )
+        if not plan.emptied:
+            log.info(
+                "the cut is a graph, because %s does not work with it (%s); trace(..., keep_class=True) keeps the class",
+                type(model).__name__,
+                reason.splitlines()[0],
             )
     network, removed_branches = as_network(model, sliced, plan)
     if verify:

@@ -61,8 +61,10 @@ def trace(
     return kept_in_class(model, graph) if keep_class else graph
 
 
-def kept_in_class(model: nn.Module, graph: Hypergraph) -> Hypergraph:
-    """The graph of the same network with only what its class can lose."""
+def kept_in_class(model: nn.Module, graph: Hypergraph, known: tuple[str, ...] | None = None) -> Hypergraph:
+    """The graph of the same network with only what its class can lose; `known` is what has to be fixed, if that is known."""
+    if known is not None:
+        return trace_inputs(model, graph.inputs, fixed=known, heads=graph.heads, keep_class=True)
     while True:
         graph = trace_inputs(model, graph.inputs, fixed=graph.fixed, heads=graph.heads, keep_class=True)
         needed = _needed_by_class(model, graph, list(graph.edges))

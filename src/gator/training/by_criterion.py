@@ -13,8 +13,8 @@ from gator.cost.prices import Cost
 from gator.cost.target import parse_target
 from gator.gates.one_shot import one_shot
 from gator.graph.hypergraph import Hypergraph
-from gator.graph.trace import trace
 from gator.surgery.cut import cut
+from gator.surgery.keep_class import trace
 from gator.surgery.plan import Plan
 from gator.training.evaluate import class_scores
 from gator.training.recipe import Recipe
@@ -29,7 +29,7 @@ def chosen_by_criterion(
 ) -> tuple[nn.Module, float]:
     """The cut network, and what it costs as a share of the cost of `model`."""
     settings, criterion = recipe.prune, recipe.prune.criterion
-    graph = trace(model, example)
+    graph = trace(model, example, keep_class=settings.keep_class)
     prices = cost.on(model, graph)
     whole = prices.total([edge.width for edge in graph.edges])
     goal = parse_target(target, whole, cost.unit)

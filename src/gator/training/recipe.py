@@ -84,6 +84,7 @@ class PrunePhase(Phase):
     min_width: int = 0
     round_to: RoundTo = "auto"  # widths become multiples of this; "auto": of what devices work on at a time
     keep: tuple[str, ...] = ()
+    keep_class: bool = False  # remove only what the class of the network can lose
     shrink: bool = True  # remove closed channels from the network at the end of an epoch
 
 

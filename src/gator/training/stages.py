@@ -271,7 +271,8 @@ class Run:
             self.model, self.example, cost=cost, target=target, alpha=goal.alpha,
             steps=None if target is None else settings.epochs * len(self.data.train),
             per=settings.per, gamma=settings.gamma, weight_decay=settings.gate_weight_decay, min_width=settings.min_width,
-            round_to=settings.round_to, keep=settings.keep if state is None else state["keep"], state=state,
+            round_to=settings.round_to, keep=settings.keep if state is None else state["keep"], keep_class=settings.keep_class,
+            state=state,
         )  # fmt: skip
         if not self.whole_cost:
             self.whole_cost, self.channels = self.pruner.whole_cost, len(self.pruner.gates)
