@@ -120,3 +120,25 @@ def test_a_pruner_for_the_class():
     pruner.shrink_()
     assert type(model) is Halves
     assert pruner.graph.keep_class
+
+
+def test_a_resumed_pruner_does_not_try_the_class_again(monkeypatch):
+    model, x = Halves(), torch.randn(2, 3, 4, 4)
+    settings = {"target": 0.6, "steps": 4, "keep_class": True}
+    pruner = gator.Pruner(model, x, **settings)
+    state = pruner.state_dict()
+    edges = [(edge.name, edge.width) for edge in pruner.graph.edges]
+    pruner.detach()
+    monkeypatch.setattr("gator.surgery.keep_class.sliced_copy", None)
+    again = gator.Pruner(model, x, state=state, **settings)
+    assert [(edge.name, edge.width) for edge in again.graph.edges] == edges
+
+
+def test_a_cut_in_graph_form_says_why(caplog):
+    model, x = Halves(), torch.randn(2, 3, 4, 4)
+    graph = gator.trace(model, x)
+    edge = next(edge for edge in graph.edges if "b" in edge.producers)
+    with caplog.at_level("INFO", logger="gator"):
+        small = gator.cut(model, graph, {edge.name: range(edge.width - 1)})
+    assert isinstance(small, torch.fx.GraphModule)
+    assert "keep_class=True) keeps the class" in caplog.text

@@ -40,8 +40,8 @@ def state_of(pruner: Pruner) -> dict[str, Any]:
 
 
 _KEYS = (
-    "format", "unit", "fixed", "edges", "logits", "alive", "held", "momentum", "keep", "budget", "loss_at_start", "alpha", "finished",
-    "steps_taken", "steps_skipped",
+    "format", "unit", "fixed", "edges", "logits", "alive", "held", "momentum", "keep", "budget", "loss_at_start", "alpha",
+    "finished", "steps_taken", "steps_skipped",
 )  # fmt: skip
 _BUDGET_KEYS = ("whole", "target", "steps", "least", "multiples", "corrections", "pricing_state")
 
