@@ -7,7 +7,7 @@ HYPOTHESIS_PROFILE ?= default
 VERSION ?= 2.9.1
 OTHER := .venv-torch-$(VERSION)
 
-.PHONY: prune test test-all test-torch machines check format bench zoo clean
+.PHONY: prune test test-all test-users test-torch machines check format bench zoo clean
 
 prune: .venv/core
 	$(BIN)/gator prune
@@ -17,6 +17,9 @@ test: .venv/dev
 
 test-all: .venv/dev
 	$(BIN)/python -m pytest -n $(WORKERS) --hypothesis-profile=$(HYPOTHESIS_PROFILE)
+
+test-users: .venv/users
+	$(BIN)/python -m pytest -n 0 tests/gates/test_yolo.py
 
 test-torch: $(OTHER)/dev
 	$(OTHER)/bin/python -m pytest -n $(WORKERS) -m "not slow" --hypothesis-profile=quick
@@ -53,6 +56,10 @@ zoo: .venv/dev
 
 .venv/dev: .venv/core
 	$(BIN)/pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[dev]'
+	touch $@
+
+.venv/users: .venv/dev
+	$(BIN)/pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[ultralytics]'
 	touch $@
 
 $(OTHER)/dev: pyproject.toml
