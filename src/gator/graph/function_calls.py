@@ -113,6 +113,11 @@ class FunctionLog(FunctionMode):
         self._running: list[_Running] = []
         self.found: dict[int, Place] = {}
 
+    def __exit__(self, *error: Any) -> None:
+        super().__exit__(*error)  # type: ignore[no-untyped-call]
+        if not self._opened and not self._running:
+            self._visits.clear()  # frames refer to the model and to everything that was recorded
+
     def read(self, name: str, func: Any, args: Any, kwargs: dict[str, Any]) -> Any:
         running = _Running(name, self._place(name))
         self._running.append(running)
