@@ -18,7 +18,7 @@ from gator.graph.inputs import Inputs
 from gator.graph.json_fields import counts, strings
 from gator.graph.json_fields import field as read
 from gator.graph.labels import Axes, Labels
-from gator.graph.program import Mode
+from gator.graph.program import ImageInt, Mode
 from gator.graph.reachable import unreachable
 from gator.suggest import did_you_mean
 
@@ -200,6 +200,7 @@ class Hypergraph(SavedGraph):
     explainer: Explainer = field(kw_only=True)
     producers: tuple[Port, ...] = field(kw_only=True)  # the weights that write channels
     sizes_free: list[bool] = field(default_factory=list, kw_only=True)  # a cache: see trace.sizes_free
+    for_any_image: list[Any] = field(default_factory=list, kw_only=True)  # a cache: see trace.for_any_image
     small_inputs: list[Inputs] = field(default_factory=list, kw_only=True)  # a cache: see trace.small_inputs
 
     @property
@@ -209,6 +210,11 @@ class Hypergraph(SavedGraph):
 
     def of(self, mode: Mode) -> ProgramLabels:
         return self.train if mode == "train" else self.eval
+
+    @property
+    def takes_any_image(self) -> bool:
+        """Whether the programs have formulas for the height and width of images."""
+        return any(isinstance(size, ImageInt) for value in self.eval.program.values for size in value.shape)
 
     def explain(self, name: str) -> str:
         """Why the channels of an edge, layer or parameter are tied together, or why they are fixed."""

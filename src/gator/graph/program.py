@@ -1,7 +1,8 @@
 """The program that a network runs: a flat list of ATen calls on numbered values.
 
 It is plain data: recording creates it, the rules label it, surgery rewrites it. A size that depends on the batch size is a
-`BatchInt`, an int that also knows its formula, so that a rewritten program runs at any batch size.
+`BatchInt`, an int that also knows its formula, so that a rewritten program runs at any batch size; `ImageInt` does the same for
+the height and width of images.
 """
 
 from __future__ import annotations
@@ -34,6 +35,24 @@ class BatchInt(int):
     def __reduce__(self) -> Any:
         batch = (int(self) - self.offset) // self.slope if self.slope else 0
         return (BatchInt, (self.slope, self.offset, batch))
+
+
+class ImageInt(int):
+    """An integer that depends on the height and width of the images; as a plain int it is the value at the recorded ones.
+
+    `growth` is how much it grows from there per STEP of height, per STEP of width, and per STEP of both beyond their sum.
+    """
+
+    STEP = 64  # pixels: a multiple of the total stride of most networks
+    growth: tuple[int, int, int]
+
+    def __new__(cls, value: int, growth: tuple[int, int, int]) -> ImageInt:
+        self = super().__new__(cls, value)
+        self.growth = growth
+        return self
+
+    def __reduce__(self) -> Any:
+        return (ImageInt, (int(self), self.growth))
 
 
 @dataclass(frozen=True)

@@ -17,6 +17,7 @@ from gator.graph.dispatch_mode import Names
 from gator.graph.explain import Explainer
 from gator.graph.global_state import collector_paused
 from gator.graph.hypergraph import Edge, Hypergraph, SavedGraph, group
+from gator.graph.image_sizes import Bound, with_image_sizes
 from gator.graph.inputs import Inputs, describe
 from gator.graph.macs import macs
 from gator.graph.output_hint import output_hint
@@ -240,6 +241,26 @@ def sizes_free(graph: Hypergraph, model: nn.Module) -> bool:
         batched = evaluated.batch is not None and graph.inputs.batch is not None
         graph.sizes_free.append(batched and runs_at_other_sizes(baked(model), graph.inputs, has_rule, evaluated))
     return graph.sizes_free[0]
+
+
+def for_any_image(graph: Hypergraph, model: nn.Module) -> Hypergraph | str:
+    """The graph with formulas of height and width in its programs, or why the network is bound to one size of images."""
+    if not graph.for_any_image:
+        graph.for_any_image.append(_with_image_sizes(graph, baked(model)))
+    found: Hypergraph | str = graph.for_any_image[0]
+    return found
+
+
+def _with_image_sizes(graph: Hypergraph, model: nn.Module) -> Hypergraph | str:
+    if graph.inputs.batch is None:
+        return "it runs at one batch size only"
+    try:
+        train, evaluated = (
+            replace(each, program=with_image_sizes(model, graph.inputs, has_rule, each.program)) for each in graph.programs
+        )
+    except Bound as reason:
+        return str(reason)
+    return replace(graph, train=train, eval=evaluated)
 
 
 def small_inputs(graph: Hypergraph, model: nn.Module) -> Inputs:

@@ -10,7 +10,7 @@ from gator.graph.hypergraph import Hypergraph
 from gator.graph.trace import check_same, trace_inputs
 from gator.surgery.attributes import set_attributes_
 from gator.surgery.compose_cuts import Step
-from gator.surgery.cut import as_network, check_network
+from gator.surgery.cut import as_network, check_network, for_any_size
 from gator.surgery.cut_plan import Cut, CutPlan, EdgeWidth
 from gator.surgery.history import remember, steps_of
 from gator.surgery.plan import Plan
@@ -84,7 +84,8 @@ def _apply_cut(model: nn.Module, graph: Hypergraph, cut: Cut, verify: bool) -> n
     kept = Plan(graph, cut.kept)
     sliced = sliced_copy(model, kept)
     set_attributes_(sliced, cut.attributes)
-    network = sliced if cut.form == "class" else as_network(model, sliced, kept, cut.removed_branches)[0]
+    plan = for_any_size(model, kept) if verify and cut.form == "graph" else kept
+    network = sliced if cut.form == "class" else as_network(model, sliced, plan, cut.removed_branches)[0]
     if verify:
         check_network(model, network, kept)
     return remember(network, model, kept, cut.form, cut.removed_branches, cut.attributes)

@@ -11,11 +11,12 @@ from typing import Any
 
 from torch import nn
 
-from gator.errors import CutError
+from gator.errors import CutError, GatorError
 from gator.graph.global_state import collector_paused
 from gator.graph.hypergraph import SavedGraph
+from gator.graph.image_sizes import of_another_size
 from gator.graph.program import MODES
-from gator.graph.trace import named_tensors, retraced, sizes_free, small_inputs
+from gator.graph.trace import for_any_image, named_tensors, retraced, sizes_free, small_inputs
 from gator.surgery.attributes import size_attributes
 from gator.surgery.branch_constants import ConstantFolder
 from gator.surgery.carry_over import carry_over_
@@ -86,10 +87,26 @@ def _cut(model: nn.Module, plan: Plan, keep_class: bool | None, verify: bool) ->
                 type(model).__name__,
                 reason.splitlines()[0],
             )
-    network, removed_branches = as_network(model, sliced, plan)
+    network, removed_branches = as_network(model, sliced, for_any_size(model, plan) if verify else plan)
     if verify:
         check_network(model, network, plan)
     return remember(network, model, plan, "graph", removed_branches)
+
+
+def for_any_size(model: nn.Module, plan: Plan) -> Plan:
+    """The plan with formulas for the size of images, if the graph form is right with them at another size."""
+    if sizes_free(plan.graph, model):
+        return plan
+    graph = for_any_image(plan.graph, model)
+    if isinstance(graph, str):
+        log.info("the cut in graph form takes images of the traced size only: %s", graph)
+        return plan
+    found = Plan(graph, plan.masks)
+    with suppress(GatorError, RuntimeError, ValueError, IndexError, AssertionError):  # what running at another size may raise
+        network, _ = as_network(model, sliced_copy(model, plan), found)
+        if agree(model, network, of_another_size(graph.inputs), graph.eval.program, lambda m: masked_by(plan, m, free=True))[0]:
+            return found
+    return plan
 
 
 def check_network(model: nn.Module, network: nn.Module, plan: Plan) -> None:
@@ -186,7 +203,9 @@ def as_network(
     if given is not None:
         _check_constants(given, constants)
     persistent = frozenset(sliced.state_dict())
-    signature = signature_of(model.forward, plan, free=sizes_free(plan.graph, model))
+    free = plan.graph.takes_any_image or sizes_free(plan.graph, model)
+    known = [reason for reason in plan.graph.for_any_image if isinstance(reason, str)]
+    signature = signature_of(model.forward, plan, free=free, bound="".join(known))
     class_name = type(model).__name__ if isinstance(model, CutNetwork) else f"Cut{type(model).__name__}"
     network = build_network(objects, graphs["eval"], graphs["train"], signature, persistent, class_name)
     carry_over_(network, model, plan.graph)

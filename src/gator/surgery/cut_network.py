@@ -24,7 +24,7 @@ class Signature:
     """Maps the arguments of the original forward to the flat tensors that a graph takes, and flat results to its return value.
 
     `returned` is the structure of the result in train and in eval mode, None where the graph returns it itself. A signature is
-    immutable, so copies share it. `free` allows inputs of other sizes than the traced one.
+    immutable, so copies share it. `free` allows inputs of other sizes than the traced one; `bound` says why it is not.
     """
 
     def __init__(
@@ -34,8 +34,10 @@ class Signature:
         returned: tuple[pytree.TreeSpec | None, pytree.TreeSpec | None],
         *,
         free: bool,
+        bound: str = "",
     ) -> None:
         self.returned = returned
+        self._bound_by = bound
         self._parameters = inspect.signature(forward)
         count = len(inputs.leaves)
         args, kwargs = pytree.tree_unflatten(list(range(count)), inputs.structure)
@@ -97,7 +99,8 @@ class Signature:
                 e is not None and e != s for e, s in zip(shape, tensor.shape, strict=True)
             ):
                 sizes = ", ".join("any" if size is None else str(size) for size in shape)
-                raise _different_arguments(f"traced with an input of shape ({sizes}), called with {_brief(tensor)}")
+                why = f"\n  The network in graph form is bound to this size: {self._bound_by}" if self._bound_by else ""
+                raise _different_arguments(f"traced with an input of shape ({sizes}), called with {_brief(tensor)}{why}")
         return tensors
 
 

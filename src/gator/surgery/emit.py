@@ -9,17 +9,17 @@ from __future__ import annotations
 import operator
 from abc import abstractmethod
 from collections import namedtuple
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from functools import cached_property
 from typing import Any
 
 import torch
 from torch import fx, nn
 
-from gator.errors import CutError
+from gator.errors import CutError, GatorError
 from gator.graph.call_names import call_names
 from gator.graph.labels import Axis
-from gator.graph.program import BatchInt, Call, Mode, Program, Ref, map_refs
+from gator.graph.program import BatchInt, Call, ImageInt, Mode, Program, Ref, map_refs
 from gator.private_torch import BatchNorm, InstanceNorm, OpOverload, children_of, pytree, schema_of
 from gator.surgery.layers import Leaf, leaves_of
 from gator.surgery.liveness import Liveness, check_connected, liveness_of
@@ -47,8 +47,8 @@ class Emitter(Writer):
         self.objects: dict[str, Any] = {}
         self._nodes: dict[int, fx.Node] = {}
         self._attributes: dict[str, fx.Node] = {}
-        self._batch: fx.Node | None = None
-        self._sizes: dict[tuple[int, int], fx.Node] = {}
+        self._sizes: dict[Any, fx.Node] = {}
+        self._sizes_end: fx.Node | None = None  # the last of the nodes that compute sizes
         self.maker = {value: call for call in self.program.calls for value in call.outputs if value is not None}
         check_connected(plan, mode, self.liveness)
 
@@ -60,6 +60,7 @@ class Emitter(Writer):
         for value in self.program.inputs:
             self._nodes[value] = self.graph.placeholder(self.program.values[value].name)
         self._first_input = self._nodes[self.program.inputs[0]]
+        self._input_shape = self.program.values[self.program.inputs[0]].shape
         self._batched_input()
         for call in self.program.calls:
             if self.wanted(call):
@@ -74,7 +75,7 @@ class Emitter(Writer):
         for value in self.program.inputs:
             shape = self.program.values[value].shape
             if shape and isinstance(shape[0], BatchInt):
-                self._first_input = self._nodes[value]
+                self._first_input, self._input_shape = self._nodes[value], shape
                 return
 
     def _remove_unused_nodes(self) -> None:
@@ -137,28 +138,39 @@ class Emitter(Writer):
         return self.graph.call_function(getattr, (self._first_input, "device"))
 
     def size(self, size: int) -> int | fx.Node:
-        """A size as an argument: a number, or a node that computes it from the batch size."""
-        if not isinstance(size, BatchInt):
-            return int(size)
-        key = (size.slope, size.offset)
+        """A size as an argument: a number, or a node that computes it from the sizes of the input."""
+        if isinstance(size, BatchInt):
+            key = ("batch", _formula(size.slope), _formula(size.offset))
+            return self._computed(key, lambda: self._batch_size(self.size(size.slope), self.size(size.offset)))
+        if isinstance(size, ImageInt):
+            return self._computed(_formula(size), lambda: self._image_size(size))
+        return int(size)
+
+    def _computed(self, key: Any, write: Callable[[], fx.Node]) -> fx.Node:
+        """A node that is written once, before all calls."""
         if key not in self._sizes:
-            if self._batch is None:
-                # First in the graph, so that every size computed from it comes after.
-                with self.graph.inserting_after(self._last_placeholder()):
-                    self._batch = self.graph.call_function(aten.sym_size.int, (self._first_input, 0))
-                self._batch_end = self._batch
-            node = self._batch
-            with self.graph.inserting_after(self._batch_end):
-                if size.slope != 1:
-                    node = self.graph.call_function(operator.mul, (node, size.slope))
-            if node is not self._batch:
-                self._batch_end = node
-            if size.offset:
-                with self.graph.inserting_after(self._batch_end):
-                    node = self.graph.call_function(operator.add, (node, size.offset))
-                self._batch_end = node
-            self._sizes[key] = node
+            self._sizes[key] = write()
         return self._sizes[key]
+
+    def _early(self, op: Any, *args: Any) -> fx.Node:
+        """A node behind all those that compute sizes, so that every size computed from it comes after."""
+        with self.graph.inserting_after(self._sizes_end or self._last_placeholder()):
+            self._sizes_end = self.graph.call_function(op, args)
+        return self._sizes_end
+
+    def _input_size(self, axis: int) -> fx.Node:
+        return self._computed(("input", axis), lambda: self._early(aten.sym_size.int, self._first_input, axis))
+
+    def _batch_size(self, slope: int | fx.Node, offset: int | fx.Node) -> fx.Node:
+        node = self._input_size(0)
+        if slope != 1:
+            node = self._early(operator.mul, node, slope)
+        return self._early(operator.add, node, offset) if offset != 0 else node
+
+    def _image_size(self, size: ImageInt) -> fx.Node:
+        height, width = self._input_size(2), self._input_size(3)
+        recorded = tuple(int(part) for part in self._input_shape[2:])
+        return self._early(size_of_image, height, width, recorded, int(size), size.growth)
 
     def _last_placeholder(self) -> fx.Node:
         return self._nodes[self.program.inputs[-1]]
@@ -167,7 +179,7 @@ class Emitter(Writer):
         """The shape of a value as a list of arguments; a single size that depends on the batch is -1."""
         shape = self.shape(value)
         if sum(isinstance(s, BatchInt) for s in shape) == 1 and 0 not in shape:
-            return [-1 if isinstance(s, BatchInt) else int(s) for s in shape]
+            return [-1 if isinstance(s, BatchInt) else self.size(s) for s in shape]
         return [self.size(s) for s in shape]
 
     def node(self, value: int) -> fx.Node:
@@ -254,7 +266,7 @@ class Emitter(Writer):
     def _argument(self, arg: Any) -> Any:
         if isinstance(arg, Ref):
             return self.node(arg.id)
-        if isinstance(arg, BatchInt):
+        if isinstance(arg, (BatchInt, ImageInt)):
             return self.size(arg)
         if isinstance(arg, (list, tuple)):
             return [self._argument(item) for item in arg if not self._is_gone(item)]
@@ -298,6 +310,25 @@ def is_native(structure: pytree.TreeSpec) -> bool:
     kind = structure.type
     supported = kind in (tuple, list, dict) or kind is namedtuple or (isinstance(kind, type) and hasattr(kind, "_fields"))
     return supported and all(is_native(child) for child in children_of(structure))
+
+
+def _formula(size: int) -> Any:
+    """What tells sizes apart: two may be the same number and depend on the input in different ways."""
+    return (int(size), size.growth) if isinstance(size, ImageInt) else int(size)
+
+
+def size_of_image(height: int, width: int, recorded: tuple[int, int], value: int, growth: tuple[int, int, int]) -> int:
+    """An `ImageInt` for images of this height and width."""
+    step = ImageInt.STEP
+    taller, wider = height - recorded[0], width - recorded[1]
+    more = (growth[0] * taller + growth[1] * wider) * step + growth[2] * taller * wider
+    if more % (step * step):
+        raise GatorError(
+            f"this network in graph form cannot take images of {height} x {width}: it was traced with {recorded[0]} x "
+            f"{recorded[1]}, and sizes may differ from that by multiples of its total stride\n"
+            "  Pad or resize the images, or trace with keep_class=True to keep the class of the model."
+        )
+    return value + more // (step * step)
 
 
 def _returns_list(op: Any) -> bool:

@@ -14,7 +14,7 @@ from gator.graph.hypergraph import SavedGraph
 from gator.graph.trace import named_tensors, retraced
 from gator.private_torch import accumulated_shape, buffers_of, pytree
 from gator.surgery.attributes import set_attributes_
-from gator.surgery.cut import as_network, check_network, in_own_class_
+from gator.surgery.cut import as_network, check_network, for_any_size, in_own_class_
 from gator.surgery.cut_plan import RemovedBranches
 from gator.surgery.history import remember
 from gator.surgery.plan import Kept, Mask, Plan
@@ -46,13 +46,14 @@ def cut_(model: nn.Module, graph: SavedGraph, kept: Kept, *, optimizer: Optimize
     trial = sliced_copy(model, plan)
     reason, attributes = in_own_class_(model, trial, plan)
     if reason:
-        check_network(model, as_network(model, trial, plan)[0], plan)
+        written = for_any_size(model, plan)
+        check_network(model, as_network(model, trial, written)[0], plan)
     before = list(model.parameters())
     _shrink_(model, plan, optimizer)
     if not reason:
         set_attributes_(model, attributes)
         return remember(model, model, plan, "class", RemovedBranches(), attributes)
-    network, removed_branches = as_network(model, model, plan)
+    network, removed_branches = as_network(model, model, written)
     remember(network, model, plan, "graph", removed_branches)
     model.__class__ = network.__class__
     model.__dict__.clear()

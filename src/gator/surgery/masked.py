@@ -117,10 +117,10 @@ def masked_by(plan: Plan, model: nn.Module, *, free: bool = False) -> Iterator[N
             model.forward = before
 
 
-def signature_of(forward: Callable[..., Any], plan: Plan, *, free: bool) -> Signature:
+def signature_of(forward: Callable[..., Any], plan: Plan, *, free: bool, bound: str = "") -> Signature:
     structures = (labelled.program.outputs[1] for labelled in plan.graph.programs)
     train, evaluate = (None if is_native(structure) else structure for structure in structures)
-    return Signature(forward, plan.graph.inputs, (train, evaluate), free=free)
+    return Signature(forward, plan.graph.inputs, (train, evaluate), free=free, bound=bound)
 
 
 def check_plan(plan: Plan, mode: Mode) -> None:

@@ -11,7 +11,7 @@ from typing import Any
 
 import torch
 
-from gator.graph.program import BatchInt, Call
+from gator.graph.program import BatchInt, Call, ImageInt
 from gator.private_torch import schema_of
 from gator.surgery.sizes import Cutting
 
@@ -47,7 +47,7 @@ class Writer(ABC):
         """A new argument: sizes and lists of sizes are converted, other values stay the same."""
         if isinstance(value, (list, tuple)):
             return [self.argument(item) for item in value]
-        return self.size(value) if isinstance(value, BatchInt) else value
+        return self.size(value) if isinstance(value, (BatchInt, ImageInt)) else value
 
     def call_op(self, op: Any, args: dict[str, Any]) -> Any:
         """Call an operator with arguments by name; they are passed by position where that is possible."""
