@@ -288,6 +288,37 @@ class Dropped(nn.Module):
         return self.b(y + self.layer(y).relu() if runs else y)
 
 
+class Rows(nn.Module):
+    """Drops a branch for some examples, by a mask that is drawn and scaled in place."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.a, self.layer, self.b = nn.Linear(8, 12), nn.Linear(12, 12), nn.Linear(12, 4)
+
+    def forward(self, x: Tensor) -> Tensor:
+        y = self.a(x)
+        noise = torch.empty([len(x), 1], dtype=x.dtype).bernoulli_(0.8).div_(0.8) if self.training else 1.0
+        return self.b(y + noise * self.layer(y).relu())
+
+
+def test_a_mask_that_is_drawn_and_scaled_in_place_leaves_the_batch_size_free() -> None:
+    graph = gator.trace(Rows().double(), x64(2, 8))
+    assert {edge.name: edge.width for edge in graph.edges} == {"a": 12}
+    assert (graph.train.program.batch, graph.eval.program.batch) == (2, 2)
+
+
+def test_a_network_bound_to_its_batch_size_in_one_mode_is_counted_for_that() -> None:
+    """In train mode the batch is squared, so that the recordings at two batch sizes cannot be merged."""
+
+    def forward(m: Any, x: Tensor) -> Tensor:
+        y = m.b(m.a(x).relu())
+        return y * len(x) ** 2 if m.training else y
+
+    graph = gator.trace(linears(forward), x64(1, 8).float())
+    assert graph.inputs.batch is None
+    assert graph.macs == 8 * 12 + 12 * 4
+
+
 @pytest.mark.parametrize("kept", [False, True])
 def test_layers_that_are_never_dropped_need_no_note(kept: bool) -> None:
     assert check(Dropped(0.0, kept=kept), x64(2, 8), {"a": 12}).notes == ()

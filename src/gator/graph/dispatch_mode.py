@@ -291,7 +291,12 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
                 return None
         if any(tensor.numel() > _MAX_KNOWN_ELEMENTS and not _is_uniform(tensor) for tensor in tensors):
             return None
-        real = lambda t: t.known_data if isinstance(t, RecordedTensor) else t  # noqa: E731
+        mutated = _mutated(func, args)
+
+        def real(tensor: torch.Tensor) -> Any:
+            data = tensor.known_data if isinstance(tensor, RecordedTensor) else tensor
+            return data.clone() if tensor is mutated and data is not None else data  # others may share it
+
         result = func(*_map(args, real), **_map(kwargs, real))
         return result if not isinstance(result, torch.Tensor) or result.numel() <= _MAX_KNOWN_ELEMENTS else None
 

@@ -72,7 +72,11 @@ def _traced(
     names = Names(plain)
     programs = _recorded_in_both_modes(plain, inputs, names)
     if any(program.batch is None for program in programs):
-        inputs = replace(inputs, batch=None)  # the network runs at this batch size only
+        inputs = replace(inputs, batch=None)  # in one mode the network runs at this batch size only, so it is taken in both
+        programs = [
+            program if program.batch is None else record(plain, inputs, has_rule, training=program.training, names=names)
+            for program in programs
+        ]
     _check_outputs(programs, inputs.outputs)
     integers = {name: buffer for name, buffer in plain.named_buffers() if not buffer.dtype.is_floating_point}
     analysis = analyse(programs, integers, fixed=fixed, heads=heads, equal_parts=keep_class)
