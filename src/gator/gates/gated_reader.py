@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from gator.gates.gated_conv import Closed, closed_channels, conv_of_gated_input, conv_of_gated_weight, multiplied
+from gator.gates.gated_norm import layer_norm_of_open
 from gator.gates.sites import Site, Units
 from gator.graph.program import BatchInt, Call, Program
 from gator.surgery.live_call import LiveCall
@@ -108,6 +109,8 @@ class GatedReader:
         draw = self._draw(None if self._batch is None else live.tensor(self._batch[0]).shape[self._batch[1]])
         if self._is_gated_conv():
             return self._gated_conv(live, draw)
+        if self._is_layer_norm() and not torch.compiler.is_compiling():
+            return self._gated_layer_norm(live, draw)
         closed = []
         for site, which in self._sites:
             x = live.tensor(site.argument)
@@ -128,6 +131,15 @@ class GatedReader:
         if len(self._sites) != 1 or self.call.packet not in _CONVS or site.kind != "sum" or site.axis != 1:
             return False
         return site.argument[0] == "weight" or site.batch_axis == 0
+
+    def _is_layer_norm(self) -> bool:
+        """A layer norm over the last axis alone."""
+        return self.call.packet is aten.layer_norm and len(self._sites) == 1 and len(self.call.args["normalized_shape"]) == 1
+
+    def _gated_layer_norm(self, live: LiveCall, draw: Draw) -> Tensor:
+        (site, which), args = self._sites[0], live.named()
+        gate = spread(draw.rows(which), site, which.positions, args["input"])
+        return layer_norm_of_open(args["input"], gate, args.get("weight"), args.get("bias"), args.get("eps", 1e-5))
 
     def _gated_conv(self, live: LiveCall, draw: Draw) -> Tensor:
         (site, which), args = self._sites[0], live.named()
