@@ -13,7 +13,7 @@ from torch.nn import functional
 
 import gator
 from gator import zoo
-from gator.gates.attach import is_attached
+from gator.gates.attach import is_attached, take_gates_off
 
 
 def loss_of(pruner, x, y):
@@ -232,3 +232,57 @@ def test_a_copy_of_a_gated_model_is_on_its_own():
     assert float(twin(x).detach().abs().sum()) == 0
     assert float(model(x).detach().abs().sum()) > 0
     assert isinstance(twin.stem, nn.Conv2d)
+
+
+@pytest.mark.parametrize("made", ["before the gates", "with gates on"])
+@pytest.mark.parametrize("kind", ["AveragedModel", "ModelEmaV3", "copy"])
+def test_averages_of_weights_follow(kind, made, torchvision):
+    from timm.utils import ModelEmaV3
+    from torch.optim.swa_utils import AveragedModel, get_ema_multi_avg_fn
+
+    def average(model):
+        if kind == "copy":
+            return copy.deepcopy(model)
+        if kind == "ModelEmaV3":
+            return ModelEmaV3(model, decay=0.5)
+        return AveragedModel(model, multi_avg_fn=get_ema_multi_avg_fn(0.5), use_buffers=True)
+
+    def update(averaged):
+        if kind == "ModelEmaV3":
+            averaged.update(model)
+        elif kind == "AveragedModel":
+            averaged.update_parameters(model)
+
+    model, x = SmallResNet(4).train(), torch.randn(2, 1, 8, 8)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
+    averaged = average(model) if made == "before the gates" else None
+    pruner = gator.Pruner(model, x, alpha=1.0)
+    averaged = averaged or average(model)
+    for _ in range(2):
+        optimizer.zero_grad()
+        backward(pruner, x, torch.tensor([0, 1]))
+        optimizer.step()
+        update(averaged)
+    close(pruner, 0.5)
+    network = averaged if kind == "copy" else averaged.module
+    network.eval()
+    take_gates_off(network)
+    with gator.masked(network, pruner.graph, pruner.kept), torch.no_grad():
+        expected = network(x)
+    pruner.shrink_(optimizer, averaged)
+    assert torch.allclose(network(x), expected, atol=1e-5)
+    assert [p.shape for p in network.parameters()] == [p.shape for p in model.parameters()]
+    optimizer.zero_grad()
+    backward(pruner, x, torch.tensor([0, 1]))
+    optimizer.step()
+    update(averaged)
+    pruner.shrink_(optimizer, averaged)
+
+
+def test_something_else_is_no_average():
+    model, x = SmallResNet(4).train(), torch.randn(2, 1, 8, 8)
+    pruner = gator.Pruner(model, x, alpha=1.0)
+    close(pruner, 0.5)
+    for wrong in (nn.Linear(2, 2), model):
+        with pytest.raises(gator.GatorError, match="no average of this"):
+            pruner.shrink_(None, wrong)

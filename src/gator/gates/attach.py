@@ -31,7 +31,7 @@ from gator.surgery.cut_network import Signature
 from gator.surgery.liveness import liveness_of
 from gator.surgery.masked import MaskedForward, masked_readers, signature_of
 from gator.surgery.masked_reader import masked_reader
-from gator.surgery.own_forward import OwnForward, Reader, ReadersOf
+from gator.surgery.own_forward import OwnForward, Reader, ReadersOf, own_forward_of
 from gator.surgery.plan import Plan
 from gator.surgery.slice import canonical_names
 
@@ -240,6 +240,15 @@ def detach(forward: GatedForward) -> bool:
             "  Undo it first: accelerator.unwrap_model(model, keep_fp32_wrapper=False) for Accelerate's mixed precision."
         )
     return False
+
+
+def take_gates_off(model: nn.Module) -> None:
+    """Take the gates off a model that was copied with gates on; nothing for one without."""
+    if isinstance(model.__dict__.get("forward"), GatedForward):
+        del model.forward
+    own = own_forward_of(model)
+    if own is not None:
+        own.detach()
 
 
 @contextmanager

@@ -21,6 +21,7 @@ from gator.cost.prices import Cost, PlainCost, Prices
 from gator.cost.target import parse_target
 from gator.errors import GatorError
 from gator.gates.attach import GatedForward, attach, detach, gates_off, is_attached
+from gator.gates.averages import averaged_network
 from gator.gates.budget import Budget
 from gator.gates.budget_schedule import ALPHA, Schedule
 from gator.gates.channel_origin import origin_of, traced_again
@@ -335,23 +336,28 @@ class Pruner:
         """The network with the channels that live now, as a graph and unchecked: to evaluate it in the middle of training."""
         return self._measurable(self.kept)
 
-    def shrink_(self, optimizer: Optimizer | None = None) -> None:
+    def shrink_(self, optimizer: Optimizer | None = None, *averages: nn.Module) -> None:
         """Remove closed channels from the network, the gates and the optimizer's state; training goes on.
 
         Args:
             optimizer: the optimizer of the network's parameters, if there is one.
+            averages: averages of its weights, which become smaller too: `torch.optim.swa_utils.AveragedModel`, timm's
+                `ModelEmaV3`, or copies of the network.
         """
         if not self._forward.kept():
             return
-        old_graph, old_forward = self.graph, self._forward
+        old_graph, old_forward, kept = self.graph, self._forward, self.kept
+        copies = [averaged_network(average, self.model) for average in averages]
         old_forward.last = None  # under torch.compile, the latest draw keeps the old parameters alive
         was_on = detach(old_forward)
         try:
-            cut_(self.model, old_graph, self.kept, optimizer=optimizer)
+            cut_(self.model, old_graph, kept, optimizer=optimizer)
         except BaseException:
             if was_on:
                 attach(old_forward)
             raise
+        for each in copies:
+            cut_(each, old_graph, kept)
         self._take_over(old_graph, old_forward)
         if was_on:
             attach(self._forward)

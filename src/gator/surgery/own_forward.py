@@ -23,6 +23,7 @@ from gator.graph.global_state import fastpath_disabled
 from gator.graph.hypergraph import Hypergraph
 from gator.graph.program import MODES, Call, Mode
 from gator.graph.replaced_forward import ReplacedForward
+from gator.private_torch import forward_pre_hooks_of
 from gator.surgery.layers import Leaf, leaves_of
 from gator.surgery.live_call import FunctionCall, LayerCall, LiveCall
 from gator.surgery.liveness import DROPOUTS
@@ -203,6 +204,12 @@ class _Start(ReplacedForward):
         self.own.visits.clear()
         if self.own.start is not None:
             self.own.start(args, kwargs)
+
+
+def own_forward_of(model: nn.Module) -> OwnForward | None:
+    """What runs the forward of this model with a mask or with gates, if something does."""
+    found = [hook.own for hook in forward_pre_hooks_of(model).values() if isinstance(hook, _Start)]
+    return found[0] if found else None
 
 
 class _Wrapped:
