@@ -1,0 +1,164 @@
+"""Pruning inside the `Trainer` of Hugging Face transformers: a callback, and files of the pruned model.
+
+trainer = Trainer(model, args, train_dataset=data, callbacks=[PruneCallback(target=0.6)])
+trainer.train()
+save_pruned(trainer.model, "smaller")
+model = load_pruned("smaller", BertForSequenceClassification)
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from gator.atomic_file import write_atomically
+from gator.cost.by_name import CostName
+from gator.cost.prices import Cost, PlainCost
+from gator.errors import FileError, GatorError
+from gator.extras import optional_import
+from gator.gates.pruner import Pruner
+from gator.graph.replaced_forward import has_replaced_forward
+from gator.surgery.apply import apply, plan
+from gator.surgery.cut_plan import CutPlan
+
+transformers: Any = optional_import("transformers", extra="hf", purpose="gator.integrations.transformers")
+STATE, PLAN = "gator.pt", "gator_plan.json"  # in a checkpoint of the trainer, and beside the weights of a pruned model
+_LABELS = ("labels", "label", "label_ids")
+
+
+class PruneCallback(transformers.TrainerCallback):  # type: ignore[misc]
+    """Prunes the model of a `Trainer` while it trains; afterwards `trainer.model` is the smaller network.
+
+    The cost is added to the loss that the model returns, so the batches must have labels. Gates are saved with the trainer's
+    checkpoints, and `trainer.train(resume_from_checkpoint=True)` goes on with them.
+
+    Args:
+        target: what may be left of the cost, as in `gator.Pruner`.
+        gated: the share of the training steps with gates; the rest trains the network as it will be cut.
+        gate_lr: the learning rate of the gates; it rises and falls with that of the optimizer.
+        cost: as in `gator.Pruner`.
+        example_inputs: a dict of keyword arguments; by default the first batch without its labels.
+        settings: further arguments of `gator.Pruner`. `keep_class` is True unless it is given.
+    """
+
+    def __init__(
+        self,
+        target: float | str = 0.5,
+        *,
+        gated: float = 0.6,
+        gate_lr: float = 0.05,
+        cost: CostName | Cost | PlainCost = "flops",
+        example_inputs: Mapping[str, Any] | None = None,
+        **settings: Any,
+    ) -> None:
+        if not 0 < gated <= 1:
+            raise GatorError(f"gated={gated!r}; expected a share of the training steps, more than 0 and at most 1")
+        self.target, self.gated, self.gate_lr, self.cost = target, gated, gate_lr, cost
+        self.settings = {"keep_class": True, **settings}
+        self.example_inputs = example_inputs
+        self.pruner: Pruner | None = None
+        self._hook: Any = None
+
+    def on_train_begin(self, args: Any, state: Any, control: Any, **given: Any) -> None:  # noqa: ARG002
+        model, loader = given["model"], given["train_dataloader"]
+        if has_replaced_forward(model):
+            raise GatorError("this model has gates on already: is there a second PruneCallback, or a Pruner of your own?")
+        example = self.example_inputs or _first_batch(model, loader)
+        folder = Path(args.output_dir) / f"checkpoint-{state.global_step}"
+        saved = _saved(folder) if state.global_step else None
+        steps = max(1, round(self.gated * state.max_steps))
+        self.pruner = Pruner(model, example, target=self.target, steps=steps, cost=self.cost, state=saved, **self.settings)
+        self._hook = model.register_forward_hook(self._with_cost)
+
+    def _with_cost(self, model: nn.Module, args: Any, output: Any) -> Any:  # noqa: ARG002
+        """Add the cost to the loss in the model's output."""
+        if self.pruner is None or not model.training or self.pruner.finished:
+            return None
+        if isinstance(output, Mapping) and isinstance(output.get("loss"), Tensor):
+            output["loss"] = output["loss"] + self.pruner.loss()  # type: ignore[index]
+            return output
+        if isinstance(output, tuple) and output and isinstance(output[0], Tensor) and output[0].ndim == 0:
+            return (output[0] + self.pruner.loss(), *output[1:])
+        raise GatorError(
+            "the model returns no loss that the cost could be added to\n"
+            "  Pass labels with every batch, so that the model computes the loss itself; label_smoothing_factor and "
+            "compute_loss_func compute it outside."
+        )
+
+    def on_optimizer_step(self, args: Any, state: Any, control: Any, **given: Any) -> None:  # noqa: ARG002
+        assert self.pruner is not None
+        rate = given["optimizer"].param_groups[0]["lr"] / args.learning_rate if args.learning_rate else 1.0
+        self.pruner.step(lr=self.gate_lr * rate)
+
+    def on_log(self, args: Any, state: Any, control: Any, **given: Any) -> None:  # noqa: ARG002
+        if self.pruner is not None:
+            for entry in (given["logs"], *state.log_history[-1:]):  # what other callbacks see, and what the trainer keeps
+                entry["cost_left"] = self.pruner.cost_left / self.pruner.whole_cost
+
+    def on_save(self, args: Any, state: Any, control: Any, **given: Any) -> None:  # noqa: ARG002
+        if self.pruner is not None and state.is_world_process_zero:
+            path, saved = Path(args.output_dir) / f"checkpoint-{state.global_step}" / STATE, self.pruner.state_dict()
+            write_atomically(path, lambda temporary: torch.save(saved, temporary))
+
+    def on_train_end(self, args: Any, state: Any, control: Any, **given: Any) -> None:  # noqa: ARG002
+        """Make the model itself smaller. A run that was stopped early gives what its gates say by then."""
+        assert self.pruner is not None
+        self._hook.remove()
+        self.pruner.project()
+        self.pruner.shrink_()
+        self.pruner.detach()
+
+
+def _first_batch(model: nn.Module, loader: Any) -> dict[str, Any]:
+    """The arguments of the model in the first batch, without labels. The random state stays as it was."""
+    random = torch.get_rng_state()
+    batch = next(iter(loader))
+    torch.set_rng_state(random)
+    names = inspect.signature(model.forward).parameters
+    return {name: value for name, value in batch.items() if name in names and name not in _LABELS}
+
+
+def _saved(folder: Path) -> dict[str, Any]:
+    path = folder / STATE
+    if not path.is_file():
+        raise FileError(
+            f"the checkpoint {folder} was saved without gates: there is no {STATE} in it\n"
+            "  Resume with the callbacks that it was saved with, or start again."
+        )
+    state: dict[str, Any] = torch.load(path, weights_only=True)
+    return state
+
+
+def save_pruned(model: nn.Module, folder: str | Path) -> None:
+    """Save a pruned model as `save_pretrained` does, with the plan of the cut beside it."""
+    target: Any = model
+    target.save_pretrained(folder)
+    Path(folder, PLAN).write_text(plan(model).to_json())
+
+
+def load_pruned(folder: str | Path, model_class: type[nn.Module]) -> nn.Module:
+    """The model that `save_pruned` saved: an instance of `model_class` (`BertForSequenceClassification`), made smaller."""
+    from safetensors.torch import load_file
+
+    path = Path(folder, PLAN)
+    if not path.is_file():
+        raise FileError(f"{folder} has no {PLAN}; expected a folder that save_pruned wrote")
+    config = transformers.AutoConfig.from_pretrained(folder)
+    model = apply(CutPlan.from_json(path.read_text()), model_class(config), verify=False)
+    weights = load_file(Path(folder, "model.safetensors"))
+    missing, unexpected = model.load_state_dict(weights, strict=False)
+    tied = {name for name in missing if any(name.endswith(key) for key in _tied(model))}
+    if unexpected or set(missing) - tied:
+        raise FileError(f"the weights in {folder} do not fit its plan: {[*unexpected, *missing][0]!r}")
+    return model.eval()
+
+
+def _tied(model: nn.Module) -> tuple[str, ...]:
+    """Names of weights that are saved under another name, because they are the same tensors."""
+    found: Any = model
+    return tuple(found.all_tied_weights_keys)
