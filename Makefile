@@ -19,7 +19,7 @@ test-all: .venv/dev
 	$(BIN)/python -m pytest -n $(WORKERS) --hypothesis-profile=$(HYPOTHESIS_PROFILE)
 
 test-users: .venv/users
-	$(BIN)/python -m pytest -n 0 tests/gates/test_yolo.py
+	$(BIN)/python -m pytest -n 0 tests/gates/test_yolo.py tests/test_integration_lightning.py
 
 test-torch: $(OTHER)/dev
 	$(OTHER)/bin/python -m pytest -n $(WORKERS) -m "not slow" --hypothesis-profile=quick
@@ -59,7 +59,7 @@ zoo: .venv/dev
 	touch $@
 
 .venv/users: .venv/dev
-	$(BIN)/pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[ultralytics]'
+	$(BIN)/pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[ultralytics,lightning]'
 	touch $@
 
 $(OTHER)/dev: pyproject.toml

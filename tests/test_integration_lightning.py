@@ -1,0 +1,141 @@
+"""The callback for the Trainer of Lightning: runs, resumes from its checkpoints, and explains bad use."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from torch import nn
+from torch.nn import functional
+
+import gator
+
+pytestmark = [pytest.mark.slow, pytest.mark.filterwarnings("ignore")]
+
+
+@pytest.fixture
+def library(torchvision):
+    pytest.importorskip("lightning")
+    from gator.integrations import lightning
+
+    return lightning
+
+
+def module(library, seed=0):
+    from gator import zoo
+
+    class Classifier(library.lightning.LightningModule):
+        def __init__(self):
+            super().__init__()
+            self.net = zoo.build("digits:resnet").model
+
+        def training_step(self, batch, _):
+            return functional.cross_entropy(self.net(batch[0]), batch[1])
+
+        def configure_optimizers(self):
+            return torch.optim.SGD(self.parameters(), lr=0.05, momentum=0.9)
+
+    torch.manual_seed(seed)
+    return Classifier()
+
+
+def loader():
+    generator = torch.Generator().manual_seed(1)
+    x, y = torch.randn(64, 1, 8, 8, generator=generator), torch.randint(0, 10, (64,), generator=generator)
+    return torch.utils.data.DataLoader(torch.utils.data.TensorDataset(x, y), batch_size=16)
+
+
+def trainer(library, folder, callbacks, **settings):
+    settings = {"max_epochs": 4, "logger": False, "enable_progress_bar": False, "enable_model_summary": False, **settings}
+    return library.lightning.Trainer(accelerator="cpu", default_root_dir=folder, callbacks=callbacks, **settings)
+
+
+def callback(library, **settings):
+    return library.PruneCallback(**{"network": "net", "example_inputs": torch.randn(2, 1, 8, 8), "target": 0.6, **settings})
+
+
+@pytest.mark.parametrize("accumulate", [1, 2])
+def test_a_trainer_prunes(library, tmp_path, accumulate):
+    model = module(library)
+    before = gator.measure(model.net, torch.randn(1, 1, 8, 8)).macs
+    prune = callback(library)
+    trainer(library, tmp_path, [prune], accumulate_grad_batches=accumulate).fit(model, loader())
+    assert prune.pruner.finished
+    assert prune.pruner.steps_taken == 8 // accumulate
+    assert gator.measure(model.net, torch.randn(1, 1, 8, 8)).macs <= 0.6 * before
+    assert not model.net._forward_pre_hooks
+    gator.save(model.net, tmp_path / "small.safetensors")
+
+
+def test_a_resumed_run_ends_with_the_same_network(library, tmp_path):
+    whole = module(library)
+    torch.manual_seed(7)
+    trainer(library, tmp_path / "whole", [callback(library), draws(library)]).fit(whole, loader())
+    first = module(library)
+    torch.manual_seed(7)
+    saving = library.lightning.callbacks.ModelCheckpoint(tmp_path / "parts", save_last=True)
+    stop = stopping(library)
+    with pytest.raises(RuntimeError, match="killed"):
+        trainer(library, tmp_path, [callback(library), draws(library), saving, stop]).fit(first, loader())
+    second = module(library, seed=5)
+    resumed = trainer(library, tmp_path, [callback(library), draws(library)])
+    resumed.fit(second, loader(), ckpt_path=tmp_path / "parts" / "last.ckpt", weights_only=False)
+    assert gator.plan(whole.net) == gator.plan(second.net)
+    for one, other in zip(whole.net.state_dict().values(), second.net.state_dict().values(), strict=True):
+        assert torch.allclose(one, other, atol=1e-5)
+
+
+def draws(library):
+    class Draws(library.lightning.Callback):
+        """Lightning does not save the random state: the draws of an epoch are made to depend on the epoch."""
+
+        def on_train_epoch_start(self, trainer, pl_module):
+            torch.manual_seed(trainer.current_epoch)
+
+    return Draws()
+
+
+def stopping(library):
+    class Stop(library.lightning.Callback):
+        def on_train_epoch_start(self, trainer, pl_module):
+            if trainer.current_epoch == 2:
+                raise RuntimeError("killed")
+
+    return Stop()
+
+
+def test_bad_use_is_explained(library, tmp_path):
+    with pytest.raises(gator.GatorError, match="a second PruneCallback"):
+        trainer(library, tmp_path, [callback(library), TwiceOf(library)]).fit(module(library), loader())
+    with pytest.raises(gator.GatorError, match="example_input_array"):
+        trainer(library, tmp_path, [callback(library, example_inputs=None)]).fit(module(library), loader())
+    with pytest.raises(gator.GatorError, match="max_epochs or max_steps"):
+        trainer(library, tmp_path, [callback(library)], max_epochs=-1).fit(module(library), loader())
+    with pytest.raises(gator.GatorError, match="gated=0"):
+        callback(library, gated=0)
+
+
+def TwiceOf(library):
+    class Second(library.PruneCallback):
+        """Lightning itself refuses two callbacks with one state key."""
+
+    return Second(network="net", example_inputs=torch.randn(2, 1, 8, 8), target=0.5)
+
+
+def test_a_network_in_the_module_itself(library, tmp_path):
+    class Plain(library.lightning.LightningModule):
+        def __init__(self):
+            super().__init__()
+            self.a, self.b, self.example_input_array = nn.Conv2d(1, 16, 3), nn.Linear(16, 10), torch.randn(2, 1, 8, 8)
+
+        def forward(self, x):
+            return self.b(functional.relu(self.a(x)).mean((2, 3)))
+
+        def training_step(self, batch, _):
+            return functional.cross_entropy(self(batch[0]), batch[1])
+
+        def configure_optimizers(self):
+            return torch.optim.Adam(self.parameters())
+
+    model = Plain()
+    trainer(library, tmp_path, [library.PruneCallback(0.5, gamma=1.0)]).fit(model, loader())
+    assert model.a.out_channels == 8
