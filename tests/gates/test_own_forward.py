@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import inspect
+from itertools import pairwise
 
 import pytest
 import torch
@@ -15,6 +16,7 @@ from torch.nn import functional
 from torch.utils.checkpoint import checkpoint
 
 import gator
+from gator.graph.reachable import unreachable
 
 
 class Segmenter(nn.Module):
@@ -209,3 +211,179 @@ def test_a_network_that_runs_as_a_recording_says_so():
     edge = next(edge for edge in pruner.graph.edges if "linear at" in pruner.graph.explain(edge.name))
     assert "its own forward gives no access to" in pruner.graph.explain(edge.name)
     assert "recording" not in str(gator.Pruner(SmallResNet(4), torch.randn(2, 1, 8, 8), alpha=1.0))
+
+
+class WithLoss(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.a, self.b = nn.Linear(4, 12), nn.Linear(12, 2)
+
+    def forward(self, x):
+        return self.b(self.a(x).relu())
+
+    def loss(self, x):
+        return self.forward(x).square().sum()
+
+
+def test_every_forward_draws_however_it_is_called():
+    model, x = randomised(WithLoss()).train(), torch.randn(6, 4).double()
+    pruner = gator.Pruner(model, x, alpha=1.0)
+    with torch.no_grad():
+        pruner.gates.logits.fill_(0.0)
+        model(x)
+    drawn = []
+    for run in (model.forward, model.loss, model, model.loss):
+        result = run(x)
+        result.sum().backward()  # a draw that was used before could not be used again
+        drawn.append(pruner._forward.last.detach())
+    assert all(not torch.equal(one, other) for one, other in pairwise(drawn))
+    assert float(pruner.gates.logits.grad.abs().sum()) > 0
+
+
+def exact(model, graph, kept, x, tolerance=1e-9):
+    """Masked equals cut, output and gradients, in train mode."""
+    small = gator.cut(model, graph, kept, keep_class=False).train()
+    model.train()
+    found = []
+    with gator.masked(model, graph, kept):
+        result = model(x)
+    for each, out in ((model, result), (small, small(x))):
+        out.square().sum().backward()
+        found.append((out, next(each.parameters()).grad.abs().sum()))
+        each.zero_grad()
+    assert gap(*found) <= tolerance
+
+
+def test_a_norm_that_two_edges_share_runs_as_a_recording():
+    class Shared(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.a, self.b, self.c = nn.Linear(4, 9), nn.Linear(9, 9), nn.Linear(9, 2)
+            self.norm = nn.LayerNorm(9, elementwise_affine=False)
+
+        def forward(self, x):
+            return self.c(self.norm(self.b(self.norm(self.a(x)).relu())).relu())
+
+    model, x = randomised(Shared()), torch.randn(3, 4).double()
+    graph = gator.trace(model, x)
+    assert unreachable(graph)
+    exact(model, graph, {"a": [0, 2, 3], "b": [1, 4, 8]}, x)
+
+
+def test_a_layer_gets_all_its_arguments():
+    class Up(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.a, self.down = nn.Conv2d(3, 6, 3, padding=1), nn.Conv2d(6, 8, 3, 2, 1)
+            self.up, self.out = nn.ConvTranspose2d(8, 6, 3, 2, 1, output_padding=1), nn.Conv2d(6, 2, 1)
+
+        def forward(self, x):
+            h = self.a(x).relu()
+            return self.out(self.up(self.down(h).relu(), output_size=h.shape[2:]).relu() + h)
+
+    for per in ("example", "batch"):
+        model = randomised(Up()).train()
+        pruner = gator.Pruner(model, torch.randn(2, 3, 16, 16).double(), alpha=1.0, per=per)
+        close(pruner, 0.5)
+        steady(pruner)
+        small = pruner.cut(keep_class=True).train()
+        for size in (16, 15):
+            x = torch.randn(2, 3, size, size).double()
+            assert gap(model(x), small(x)) <= 1e-9
+
+
+class Normalise(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, x):
+        scale = x.pow(2).mean(-1, keepdim=True).add(1e-3).rsqrt()
+        ctx.save_for_backward(x, scale)
+        return x * scale
+
+    @staticmethod
+    def backward(ctx, grad):
+        x, scale = ctx.saved_tensors
+        return grad * scale - x * scale**3 * (grad * x).mean(-1, keepdim=True)
+
+
+def test_a_function_with_a_backward_of_its_own_runs_as_a_recording():
+    class Own(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.a, self.b = nn.Linear(4, 8), nn.Linear(8, 2)
+
+        def forward(self, x):
+            return self.b(Normalise.apply(self.a(x)))
+
+    model, x = randomised(Own()), torch.randn(3, 4).double()
+    graph = gator.trace(model, x)
+    assert unreachable(graph)
+    exact(model, graph, {"a": [0, 2, 3]}, x)
+
+
+class Recomputed(Attention):
+    recompute = False
+
+    def forward(self, x):
+        parts = self.qkv(x).chunk(3, -1)
+        return self.head(self.out(checkpoint(mixed, *parts, use_reentrant=True) if self.recompute else mixed(*parts)))
+
+
+def mixed(q, k, v):
+    return q.softmax(-1) @ k.transpose(1, 2) @ v
+
+
+@pytest.mark.filterwarnings("ignore:None of the inputs")
+def test_a_part_that_is_recomputed_without_its_module_is_refused_or_recorded():
+    model, x = randomised(Recomputed()).train(), torch.randn(2, 5, 8).double()
+    pruner = gator.Pruner(model, x, alpha=1.0)
+    assert not pruner.unreachable
+    model.recompute = True
+    with pytest.raises(gator.GatorError, match=r"runs without gradients(.|\n)*Pass a module"):
+        model(x)
+    pruner.detach()
+    assert gator.Pruner(model, x, alpha=1.0).unreachable
+
+
+def test_a_layer_that_was_not_traced_is_refused():
+    class Auxiliary(WithLoss):
+        def __init__(self):
+            super().__init__()
+            self.extra = nn.Linear(12, 3)
+
+        def forward(self, x, extra=False):
+            h = self.a(x).relu()
+            return (self.b(h), self.extra(h)) if extra else self.b(h)
+
+    model, x = randomised(Auxiliary()), torch.randn(3, 4).double()
+    graph = gator.trace(model, x)
+    with gator.masked(model, graph, {"a": [0, 1]}):
+        model(x)
+        with pytest.raises(gator.GatorError, match="extra runs, which the traced forward did not use in eval mode"):
+            model.eval()(x, extra=True)
+
+
+def test_models_that_share_layers_cannot_both_have_a_mask():
+    inner = WithLoss().double()
+    one, other = nn.Sequential(inner), nn.Sequential(inner)
+    x = torch.randn(3, 4).double()
+    graph = gator.trace(one, x)
+    kept = {graph.edges[0].name: [0, 1]}
+    with gator.masked(one, graph, kept), pytest.raises(gator.TraceError, match="gates or a mask on"):
+        gator.trace(other, x)
+    pruner = gator.Pruner(inner, x, alpha=1.0)
+    with pytest.raises(gator.TraceError, match="gates or a mask on"):
+        gator.Pruner(one, x, alpha=1.0)
+    pruner.detach()
+
+
+def test_readers_that_write_elsewhere_run_as_a_recording():
+    class InPlace(WithLoss):
+        def forward(self, x):
+            h = self.a(x) + 1.0
+            h.cumsum_(-1)
+            return self.b(h)
+
+    model, x = randomised(InPlace()), torch.randn(3, 4).double()
+    graph = gator.trace(model, x)
+    assert unreachable(graph)
+    exact(model, graph, {"a": [0, 3, 5]}, x)

@@ -12,6 +12,11 @@ from torch import nn
 import gator
 
 
+class Criterion:
+    def __init__(self, model):
+        self.model = model
+
+
 class Detector(nn.Module):
     kind = "detector"
 
@@ -20,6 +25,7 @@ class Detector(nn.Module):
         self.a, self.b = nn.Conv2d(3, 8, 1), nn.Conv2d(4, 2, 1)
         self.auxiliary = nn.Sequential(nn.Linear(4, 4), nn.BatchNorm1d(4))
         self.stride, self.names, self.hidden = [8, 16], {0: "cat", 1: "dog"}, [self.a]
+        self.criterion, self.bound = Criterion(self), self.name_of
 
     def forward(self, x):
         left, right = self.a(x).split((3, 5), 1)
@@ -53,7 +59,7 @@ def test_attributes_methods_and_unused_modules_are_kept():
         assert network.classes == 2
         assert network.helper() == "help"
         assert network.kind == "detector"
-        assert not hasattr(network, "hidden")
+        assert not any(hasattr(network, name) for name in ("hidden", "criterion", "bound"))
         assert network.state_dict().keys() == model.state_dict().keys()
     small.names[0] = "bird"
     assert model.names[0] == "cat"

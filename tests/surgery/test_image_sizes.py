@@ -100,3 +100,15 @@ def test_a_shrunk_network_runs_at_other_sizes():
     gator.cut_(model, graph, kept)
     assert isinstance(model, torch.fx.GraphModule)
     assert gap(expected, run(model, y)) <= 1e-9
+
+
+def test_a_number_that_is_computed_with_is_no_size():
+    class Scaled(UNet):
+        def forward(self, x):
+            return super().forward(x) * (x.shape[2] // 3)
+
+    model, x = randomised(Scaled()), torch.randn(2, 3, 16, 16).double()
+    graph = gator.trace(model, x)
+    small = gator.cut(model, graph, draw(graph, 0.5), keep_class=False)
+    with pytest.raises(gator.GatorError, match="a number that is computed with depends on the size of the images, in mul"):
+        small(torch.randn(2, 3, 32, 16).double())

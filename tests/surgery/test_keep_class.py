@@ -33,7 +33,8 @@ class Heads(nn.Module):
 
     def __init__(self, width=16, heads=4):
         super().__init__()
-        self.heads, self.embed = heads, width
+        self.heads, self.embed, self.classes = heads, width, 8
+        self.scale = nn.Parameter(torch.ones(8))
         self.qkv, self.out = Product(8, 3 * width), Product(width, 8)
         self.end = nn.Linear(8, 3)
 
@@ -41,7 +42,7 @@ class Heads(nn.Module):
         batch, tokens, _ = x.shape
         q, k, v = self.qkv(x).view(batch, tokens, 3, self.heads, -1).permute(2, 0, 3, 1, 4).unbind(0)
         y = nn.functional.scaled_dot_product_attention(q, k, v, scale=0.5)
-        return self.end(self.out(y.transpose(1, 2).reshape(batch, tokens, -1)))
+        return self.end(self.scale * self.out(y.transpose(1, 2).reshape(batch, tokens, -1)))
 
 
 class Product(nn.Module):
@@ -99,6 +100,7 @@ def test_attributes_follow_a_cut_of_heads_and_of_weights():
     kept = {edge.name: range(edge.width // 2) for edge in graph.edges}
     small = gator.cut(model, graph, kept)
     assert type(small) is Heads
+    assert small.classes == 8  # the size of a weight by chance, and nothing that forward needs
     assert (small.heads, small.qkv.width, small.out.into, small.qkv.into) == (2, 24, 8, 8)
     assert (model.heads, model.qkv.width) == (4, 48)
     with gator.masked(model, graph, kept):

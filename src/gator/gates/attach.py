@@ -31,8 +31,9 @@ from gator.surgery.cut_network import Signature
 from gator.surgery.liveness import liveness_of
 from gator.surgery.masked import MaskedForward, masked_readers, signature_of
 from gator.surgery.masked_reader import masked_reader
-from gator.surgery.own_forward import OwnForward, Reader, ReadersOf, own_forward_of
+from gator.surgery.own_forward import OwnForward, own_forward_of
 from gator.surgery.plan import Plan
+from gator.surgery.readers import ModuleReaders, Reader
 from gator.surgery.slice import canonical_names
 
 
@@ -93,7 +94,7 @@ class GatedForward(ReplacedForward):
         plan = Plan(self.graph, kept)
         self._whole = not kept
         self._plan = plan
-        self._masked: dict[Mode, ReadersOf] = {}
+        self._masked: dict[Mode, dict[str, ModuleReaders]] = {}
         self._recording = (
             None if self.own is not None else MaskedForward(self.model, plan, free=self._free, forward=self.original)
         )
@@ -141,7 +142,7 @@ class GatedForward(ReplacedForward):
         """Whether a forward draws gates now."""
         return self.model.training and self.noisy
 
-    def _readers_now(self) -> ReadersOf | None:
+    def _readers_now(self) -> dict[str, ModuleReaders] | None:
         if self._draws:
             return self._gated_readers
         mode: Mode = "train" if self.model.training else "eval"

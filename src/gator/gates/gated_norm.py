@@ -19,8 +19,8 @@ def layer_norm_of_open(x: Tensor, gate: Tensor, weight: Tensor | None, bias: Ten
     normal: Tensor = _Normalised.apply(x, gate.to(wide), eps)  # type: ignore[no-untyped-call]
     if weight is not None and bias is not None and weight.dtype == bias.dtype == x.dtype:
         return torch.addcmul(bias, normal, weight)
-    normal = normal if weight is None else normal * weight
-    return normal if bias is None else normal + bias
+    scaled = normal if weight is None else normal * weight
+    return (scaled if bias is None else scaled + bias).to(x.dtype)
 
 
 class _Normalised(torch.autograd.Function):

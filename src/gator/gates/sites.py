@@ -107,11 +107,11 @@ class _Finder:
 
     def _weight_side(self, call: Call, read: Read) -> Iterator[Site]:
         """The input axis of the weight that contracts what is read here."""
-        if read.argument != ("input", None) or call.packet not in (aten.linear, *_CONVS, *_TRANSPOSED):
+        # A transposed convolution may be called with another output size, which its weight alone does not tell.
+        if read.argument != ("input", None) or call.packet not in (aten.linear, *_CONVS):
             return
         rank = len(self.program.values[call.value_at("weight")].shape)
-        transposed = call.packet in _TRANSPOSED or bool(call.args.get("transposed"))
-        axis = rank - 1 if call.packet is aten.linear else 0 if transposed else 1
+        axis = rank - 1 if call.packet is aten.linear else 0 if call.args.get("transposed") else 1
         site = self._site(call, ("weight", None), axis, "sum")
         if site is not None:
             yield site

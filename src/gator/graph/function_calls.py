@@ -18,6 +18,7 @@ from typing import Any
 from torch import nn
 from torch.overrides import TorchFunctionMode
 
+from gator.graph.global_state import inside_autograd_function
 from gator.graph.program import Place
 from gator.private_torch import CALL_IMPL, OpOverload
 
@@ -28,7 +29,7 @@ READERS = frozenset((
     "matmul", "mm", "bmm", "mv", "dot", "addmm", "baddbmm", "einsum", "scaled_dot_product_attention",
     "layer_norm", "rms_norm", "group_norm", "batch_norm", "instance_norm", "lstm", "gru", "rnn_tanh", "rnn_relu",
     "sum", "mean", "amax", "amin", "max", "min", "var", "std", "var_mean", "std_mean", "linalg_vector_norm", "logsumexp", "any",
-    "count_nonzero", "softmax", "log_softmax", "_softmax", "_log_softmax", "cumsum", "cumsum_",
+    "count_nonzero", "softmax", "log_softmax", "_softmax", "_log_softmax", "cumsum",
     "dropout", "dropout_", "feature_dropout", "feature_dropout_", "alpha_dropout",
 ))  # fmt: skip
 _OTHER_NAMES = {"__matmul__": "matmul", "__rmatmul__": "matmul"}
@@ -125,7 +126,7 @@ class FunctionLog(FunctionMode):
             return func(*args, **kwargs)
         finally:
             self._running.pop()
-            if len(running.calls) == 1:
+            if len(running.calls) == 1 and "out" not in kwargs and not inside_autograd_function():
                 self.found[running.calls[0]] = running.place
 
     def ran(self, index: int, operator: str) -> None:

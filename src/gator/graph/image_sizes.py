@@ -18,6 +18,7 @@ from gator.errors import TraceError
 from gator.graph.inputs import Inputs, TensorSpec
 from gator.graph.program import BatchInt, Call, ImageInt, Program
 from gator.graph.record_forward import record
+from gator.private_torch import schema_of
 
 HEIGHT, WIDTH = 2, 3  # the axes of an image
 
@@ -82,14 +83,23 @@ def _merged_call(same: tuple[Call, ...]) -> Call:
     where = first.where()
     if any(call.op is not first.op or call.args.keys() != first.args.keys() or call.module != first.module for call in same):
         raise Bound(f"it makes other calls for images of another size, first {where}")
-    return replace(first, args={name: _merged_argument([call.args[name] for call in same], where) for name in first.args})
+    args = {name: _merged_argument([call.args[name] for call in same], where) for name in first.args}
+    sizes = {argument.name for argument in schema_of(first.op).arguments if "int" in str(argument.type).lower()}
+    for name, arg in args.items():
+        if name not in sizes and _depends(arg):
+            raise Bound(f"a number that is computed with depends on the size of the images, in {where}")
+    return replace(first, args=args)
+
+
+def _depends(arg: Any) -> bool:
+    return isinstance(arg, ImageInt) or (isinstance(arg, (list, tuple)) and any(_depends(item) for item in arg))
 
 
 def _merged_argument(same: list[Any], where: str) -> Any:
     first = same[0]
     if all(type(arg) is type(first) for arg in same):
         if isinstance(first, BatchInt):
-            slope, offset = (_formula([getattr(arg, part) for arg in same]) for part in ("slope", "offset"))
+            slope, offset = _formula([arg.slope for arg in same]), _formula([arg.offset for arg in same])
             return BatchInt(slope, offset, (int(first) - first.offset) // first.slope if first.slope else 0)
         if isinstance(first, (list, tuple)) and all(len(arg) == len(first) for arg in same):
             return type(first)(_merged_argument(list(items), where) for items in zip(*same, strict=True))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -14,18 +14,39 @@ if TYPE_CHECKING:
 
 
 def unreachable(graph: Hypergraph, edge: int | None = None) -> list[Call]:
-    """Calls that read an edge (this one, or any) and that no function of the user's code makes.
+    """Calls that read an edge (this one, or any) and cannot be told apart while the user's own forward runs.
 
-    A network whose weights are computed by hooks was recorded without the hooks, so none of its calls can be reached.
+    No function of the user's code makes them; or their module runs several times and reads other channels every time, so that
+    it matters which run it is. A network whose weights are computed by hooks was recorded without the hooks, so none of its
+    calls can be reached.
     """
     found = []
     for mode in MODES:
         labelled = graph.of(mode)
+        differing = _modules_that_differ(graph, labelled)
         for call in labelled.program.calls:
-            reached = call.place is not None and call.place.module == call.module and not graph.baked
-            if not reached and (edge in (edges := _edges_read(graph, labelled, call)) or (edge is None and edges)):
+            placed = call.place is not None and call.place.module == call.module
+            if placed and call.module not in differing and not graph.baked:
+                continue
+            edges = _edges_read(graph, labelled, call)
+            if edge in edges or (edge is None and edges):
                 found.append(call)
     return found
+
+
+def _modules_that_differ(graph: Hypergraph, labelled: ProgramLabels) -> set[str]:
+    """Modules that run several times and do not read the same channels in all runs."""
+    runs: dict[str, dict[int, list[Any]]] = {}
+    for call in labelled.program.calls:
+        if call.place is not None:
+            reads = [
+                (read, labels if labels is None else graph.roots[labels].tobytes())
+                for read in labelled.reads.get(call.index, ())
+                for labels in (labelled.axes[call.value_at(read.argument)][read.axis],)
+            ]
+            run = runs.setdefault(call.place.module, {}).setdefault(call.place.visit, [])
+            run.append((call.place.function, call.place.ordinal, reads))
+    return {name for name, found in runs.items() if any(run != found[0] for run in found.values())}
 
 
 def _edges_read(graph: Hypergraph, labelled: ProgramLabels, call: Call) -> set[int]:

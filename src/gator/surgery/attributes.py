@@ -26,19 +26,28 @@ _WITH_SIZES = (
 Sizes = dict[Any, tuple[int, int]]  # what has a size -> the size before and after the cut
 
 
-def size_attributes(model: nn.Module, plan: Plan) -> dict[str, int]:
-    """The attributes of the model's modules that are sizes and change, by dotted name, with their values after the cut."""
+def size_attributes(model: nn.Module, plan: Plan) -> list[dict[str, int]]:
+    """Attributes of the model's modules that may be sizes and change, by dotted name, with their values after the cut.
+
+    First those that are sizes of a reshape or a split, then also those that are sizes of weights, which more numbers are by
+    chance (a number of classes).
+    """
     reshapes = _reshapes(plan)
     by_class: dict[type, list[str]] = {}
     for name, module in model.named_modules():
         if not type(module).__module__.startswith("torch."):
             by_class.setdefault(type(module), []).append(name)
-    found: dict[str, int] = {}
+    of_reshapes: dict[str, int] = {}
+    of_weights: dict[str, int] = {}
     for names in by_class.values():
+        of_reshapes |= _explained(model, {name: reshapes[name] for name in names if name in reshapes})
         weights = {name: _weights(model.get_submodule(name), name, plan) for name in names}
-        found |= _explained(model, {name: sizes for name, sizes in weights.items() if sizes})
-        found = _explained(model, {name: reshapes[name] for name in names if name in reshapes}) | found
-    return {name: value for name, value in found.items() if value != get_attribute(model, name)}
+        of_weights |= _explained(model, {name: sizes for name, sizes in weights.items() if sizes})
+    first, both = (
+        {name: value for name, value in found.items() if value != get_attribute(model, name)}
+        for found in (of_reshapes, of_reshapes | of_weights)
+    )
+    return [first] if first == both else [first, both]
 
 
 def _explained(model: nn.Module, sizes: Mapping[str, Sizes]) -> dict[str, int]:

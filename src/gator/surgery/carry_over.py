@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import copy
+import io
+import pickle
 from typing import Any
 
 import torch
-from torch import fx, nn
+from torch import nn
 
+from gator.errors import GatorError
 from gator.graph.hypergraph import Hypergraph
 from gator.graph.program import MODES
 from gator.surgery.cut_network import CutNetwork, place_
@@ -18,12 +21,12 @@ _OWN = frozenset(vars(nn.Module())) | {"forward"}
 def carry_over_(network: CutNetwork, model: nn.Module, graph: Hypergraph) -> None:
     """Give the graph form of a cut what the model has and the traced forward does not use.
 
-    Attributes are copied unless they hold modules or tensors. A module with weights or buffers in which nothing was recorded
-    is kept whole.
+    Attributes are copied unless they refer to modules or tensors. A module with weights or buffers in which nothing was
+    recorded is kept whole.
     """
     for name, value in vars(model).items():
         if name not in _OWN and name not in vars(network) and not name.startswith("gator_") and _is_plain(value):
-            network.carried[name] = copy.copy(value)
+            network.carried[name] = copy.deepcopy(value)
     vars(network).update(network.carried)
     network.original_class = model.original_class if isinstance(model, CutNetwork) else type(model)
     used = used_modules(graph)
@@ -40,10 +43,23 @@ def used_modules(graph: Hypergraph) -> set[str]:
     return {".".join(name.split(".")[:length]) for name in names for length in range(name.count(".") + 2)}
 
 
+class _Finder(pickle.Pickler):
+    """Goes through everything that an object refers to, and notes whether a module or a tensor is among it."""
+
+    found = False
+
+    def persistent_id(self, obj: Any) -> str | None:
+        if isinstance(obj, (nn.Module, torch.Tensor)):
+            self.found = True
+            return "found"
+        return None
+
+
 def _is_plain(value: Any) -> bool:
-    """Whether a value holds no module and no tensor."""
-    if isinstance(value, dict):
-        return all(_is_plain(item) for item in value.values())
-    if isinstance(value, (list, tuple, set)):
-        return all(_is_plain(item) for item in value)
-    return not isinstance(value, (nn.Module, torch.Tensor, fx.Graph))
+    """Whether a value refers to no module and no tensor, however deep: a loss that holds the model would run the uncut one."""
+    finder = _Finder(io.BytesIO())
+    try:
+        finder.dump(value)
+    except (pickle.PicklingError, AttributeError, TypeError, RecursionError, GatorError):
+        return False
+    return not finder.found

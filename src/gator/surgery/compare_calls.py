@@ -6,7 +6,7 @@ are the same, the functions are the same. This finds a scale that is computed fr
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable
 from itertools import zip_longest
 from typing import Any
 
@@ -46,19 +46,48 @@ def class_differs(sliced: nn.Module, plan: Plan) -> str:
     return ""
 
 
-def fitting_attributes_(sliced: nn.Module, plan: Plan, attributes: Mapping[str, int]) -> dict[str, int] | None:
-    """Those of the attributes with which the sliced class does what the plan expects, set in it; None if there are none.
+def fitting_attributes_(sliced: nn.Module, plan: Plan, candidates: list[dict[str, int]]) -> dict[str, int] | None:
+    """Those attributes with which the sliced class does what the plan expects, set in it; None if there are none.
 
-    All of them are tried, then all but those of one name, because one may be no size at all.
+    Of every candidate all attributes are tried, then all but those of one name, because one may be no size at all. Beyond the
+    first candidate only what the class needs is changed.
     """
-    before = {name: get_attribute(sliced, name) for name in attributes}
-    for left_out in (None, *dict.fromkeys(name.rpartition(".")[2] for name in attributes)):
-        chosen = {name: value for name, value in attributes.items() if name.rpartition(".")[2] != left_out}
-        set_attributes_(sliced, chosen)
-        if chosen and not class_differs(sliced, plan):
-            return chosen
-        set_attributes_(sliced, before)
+    for attributes in candidates:
+        before = {name: get_attribute(sliced, name) for name in attributes}
+        for left_out in (None, *_last_parts(attributes)):
+            chosen = _without(attributes, left_out)
+            set_attributes_(sliced, chosen)
+            if not class_differs(sliced, plan):
+                return (
+                    chosen
+                    if attributes is candidates[0]
+                    else _needed_(sliced, plan, chosen, before, _last_parts(candidates[0]))
+                )
+            set_attributes_(sliced, before)
     return None
+
+
+def _needed_(
+    sliced: nn.Module, plan: Plan, chosen: dict[str, int], before: dict[str, int], kept: Iterable[str]
+) -> dict[str, int]:
+    """Those of the attributes that the class does not work without, and those with a name in `kept`."""
+    for name in _last_parts(chosen):
+        fewer = _without(chosen, name)
+        if name not in kept:
+            set_attributes_(sliced, before)
+            set_attributes_(sliced, fewer)
+            chosen = chosen if class_differs(sliced, plan) else fewer
+    set_attributes_(sliced, before)
+    set_attributes_(sliced, chosen)
+    return chosen
+
+
+def _last_parts(attributes: dict[str, int]) -> list[str]:
+    return list(dict.fromkeys(name.rpartition(".")[2] for name in attributes))
+
+
+def _without(attributes: dict[str, int], last_part: str | None) -> dict[str, int]:
+    return {name: value for name, value in attributes.items() if name.rpartition(".")[2] != last_part}
 
 
 def _same_in_both_modes(plan: Plan) -> bool:

@@ -158,8 +158,7 @@ def in_own_class_(model: nn.Module, sliced: nn.Module, plan: Plan) -> tuple[str,
 
     Attributes that are sizes are changed if the class works with that, needed or not: other methods may use them.
     """
-    attributes = size_attributes(model, plan)
-    chosen = fitting_attributes_(sliced, plan, attributes) if attributes and not plan.emptied else None
+    chosen = None if plan.emptied or plan.keeps_everything else fitting_attributes_(sliced, plan, size_attributes(model, plan))
     reason = class_problem(model, sliced, plan)
     return reason, {} if reason else chosen or {}
 

@@ -101,5 +101,6 @@ def _some(edge: Edge, share: float) -> list[int]:
 def _problem(model: nn.Module, graph: Hypergraph, edges: list[Edge]) -> str:
     plan = Plan(graph, {edge.name: _some(edge, 0.2 + 0.6 * (0.618 * graph.edges.index(edge) % 1.0)) for edge in edges})
     sliced = sliced_copy(model, plan)
-    reason, attributes = class_differs(sliced, plan), size_attributes(model, plan)
-    return reason if reason and fitting_attributes_(sliced, plan, attributes) is None else ""
+    if fitting_attributes_(sliced, plan, size_attributes(model, plan)) is not None:
+        return ""
+    return class_differs(sliced, plan)

@@ -46,6 +46,10 @@ class LiveCall(ABC):
         }
 
 
+def _holds_tensors(value: Any) -> bool:
+    return isinstance(value, Tensor) or (isinstance(value, (list, tuple)) and any(isinstance(item, Tensor) for item in value))
+
+
 def _is_list(arg: Any) -> bool:
     return isinstance(arg, (list, tuple)) and any(isinstance(item, Ref) for item in arg)
 
@@ -75,20 +79,31 @@ class LayerCall(LiveCall):
 
     layer: nn.Module
     forward: Callable[..., Any]  # the layer's own
-    data_name: str
-    data: Tensor
+    data_name: str  # the operator's argument that is the layer's input
+    args: tuple[Any, ...]
+    kwargs: Mapping[str, Any]
 
     def tensor(self, argument: Argument) -> Tensor:
-        found: Tensor = self.data if argument[0] == self.data_name else getattr(self.layer, argument[0])
-        return found
+        if argument[0] != self.data_name:
+            weight: Tensor = getattr(self.layer, argument[0])
+            return weight
+        data: Tensor = self.args[0] if self.args else self.kwargs["input"]
+        return data
 
     def given(self, argument: Argument, tensor: Tensor) -> LiveCall:
-        if argument[0] == self.data_name:
-            return replace(self, data=tensor)
-        return OperatorCall(self.call, self.named()).given(argument, tensor)
+        if argument[0] != self.data_name:
+            return OperatorCall(self.call, self.named()).given(argument, tensor)
+        if self.args:
+            return replace(self, args=(tensor, *self.args[1:]))
+        return replace(self, kwargs={**self.kwargs, "input": tensor})
 
     def run(self) -> Any:
-        return self.forward(self.data)
+        return self.forward(*self.args, **self.kwargs)
+
+    def named(self) -> dict[str, Any]:
+        """As the layer is set now: its stride or epsilon may have been changed."""
+        settings = {name: vars(self.layer)[name] for name in self.call.args if name in vars(self.layer)}
+        return {**super().named(), **settings}
 
 
 @dataclass(frozen=True)
@@ -115,6 +130,14 @@ class FunctionCall(LiveCall):
 
     def run(self) -> Any:
         return self.function(*self.args, **self.kwargs)
+
+    def named(self) -> dict[str, Any]:
+        """With the settings that are passed now."""
+        names = _parameters(self.function, self.call.op)
+        known = {argument.name for argument in schema_of(self.call.op).arguments}
+        given = {**dict(zip(names, self.args, strict=False)), **self.kwargs}
+        settings = {name: value for name, value in given.items() if name in known and not _holds_tensors(value)}
+        return {**super().named(), **settings} if "tensors" not in known else super().named()
 
     def _where(self, argument: Argument) -> tuple[int | str, int | None]:
         """The position or the keyword of an argument, and the position inside it if it is a list."""

@@ -20,8 +20,9 @@ from gator.surgery.emit import is_native
 from gator.surgery.emit_masked import MaskedEmitter
 from gator.surgery.liveness import check_connected, liveness_of
 from gator.surgery.masked_reader import masked_reader
-from gator.surgery.own_forward import OwnForward, ReadersOf
+from gator.surgery.own_forward import OwnForward
 from gator.surgery.plan import Kept, Plan
+from gator.surgery.readers import ModuleReaders
 from gator.surgery.slice import canonical_names
 
 
@@ -47,7 +48,7 @@ class MaskedForward(ReplacedForward):
         return fx.GraphModule(emitter.objects, graph)
 
 
-def masked_readers(own: OwnForward, plan: Plan, mode: Mode) -> ReadersOf:
+def masked_readers(own: OwnForward, plan: Plan, mode: Mode) -> dict[str, ModuleReaders]:
     """The readers of a model's own forward under a plan."""
     liveness = liveness_of(plan, mode)
     found = {call.index: masked_reader(plan, mode, liveness, call) for call in own.calls[mode]}
@@ -60,9 +61,9 @@ class _MaskedOwnForward(OwnForward):
     def __init__(self, model: nn.Module, plan: Plan) -> None:
         super().__init__(model, plan.graph, self._of_mode)
         self._plan = plan
-        self._found: dict[Mode, ReadersOf] = {}
+        self._found: dict[Mode, dict[str, ModuleReaders]] = {}
 
-    def _of_mode(self) -> ReadersOf:
+    def _of_mode(self) -> dict[str, ModuleReaders]:
         mode: Mode = "train" if self.model.training else "eval"
         if mode not in self._found:
             self._found[mode] = masked_readers(self, self._plan, mode)

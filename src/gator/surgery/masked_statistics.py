@@ -136,5 +136,5 @@ def _wide(x: Tensor) -> Tensor:
 
 
 def _affine(x: Tensor, weight: Tensor | None, bias: Tensor | None) -> Tensor:
-    x = x if weight is None else x * weight
-    return x if bias is None else x + bias
+    scaled = x if weight is None else x * weight
+    return (scaled if bias is None else scaled + bias).to(x.dtype)
