@@ -59,7 +59,7 @@ def x64(*shape):
     return torch.randn(shape).double()
 
 
-@pytest.mark.parametrize("seed", range(6))
+@pytest.mark.parametrize("seed", range(2))
 def test_every_cut_of_a_graph_for_the_class_has_the_class(seed):
     model, x = randomised(Halves()), x64(2, 3, 4, 4)
     free = gator.trace(model, x)
