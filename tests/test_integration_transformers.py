@@ -18,13 +18,6 @@ def library(torchvision):
     return transformers
 
 
-@pytest.fixture(scope="session")
-def torchvision():
-    from stub_torchvision import make_importable
-
-    make_importable()
-
-
 class Sentences(torch.utils.data.Dataset):
     """Token 2 in a sentence means class 1; real padding."""
 
