@@ -50,6 +50,7 @@ def test_a_dry_run_writes_nothing(tmp_path) -> None:
     assert not list(tmp_path.iterdir())
 
 
+@pytest.mark.slow
 @pytest.mark.trains
 @needs_compiler
 def test_a_compiled_run_shrinks(tmp_path) -> None:

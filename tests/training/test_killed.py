@@ -92,6 +92,7 @@ def test_killed_at_ten_random_moments(whole, tmp_path) -> None:
     same(folder, whole)
 
 
+@pytest.mark.slow
 def test_killed_while_writing_a_checkpoint(whole, tmp_path) -> None:
     folder = tmp_path / "run"
     process = start(HALFWAY, "1", "prune", "digits", *set_options(*CHANGES), "--out", str(folder))

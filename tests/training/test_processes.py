@@ -46,15 +46,11 @@ def torchrun(*args: str, folder, launcher: tuple[str, ...] = TORCHRUN, code: str
     return subprocess.run([*command, *args], capture_output=True, text=True, check=False, timeout=600)
 
 
+@pytest.mark.slow
 @pytest.mark.trains
 @pytest.mark.parametrize(
     ("per", "launcher", "precision"),
-    [
-        ("batch", TORCHRUN, "no"),
-        pytest.param("example", TORCHRUN, "no", marks=pytest.mark.slow),
-        pytest.param("example", TORCHRUN, "bf16", marks=pytest.mark.slow),
-        pytest.param("batch", ACCELERATE, "no", marks=pytest.mark.slow),
-    ],
+    [("batch", TORCHRUN, "no"), ("example", TORCHRUN, "no"), ("example", TORCHRUN, "bf16"), ("batch", ACCELERATE, "no")],
 )
 def test_two_processes_agree_on_every_mask(per, launcher, precision, tmp_path) -> None:
     if launcher is ACCELERATE and importlib.util.find_spec("accelerate") is None:

@@ -89,6 +89,7 @@ def test_the_default_recipe_closes_channels_epoch_by_epoch(tmp_path) -> None:
     assert gated[-1]["cost_left"] <= 0.5
 
 
+@pytest.mark.slow
 def test_rounds_continue_from_gated_weights(tmp_path) -> None:
     """A higher alpha leaves less, and each round's network is fine-tuned and saved."""
     watch = Recording()
