@@ -7,7 +7,7 @@ HYPOTHESIS_PROFILE ?= default
 VERSION ?= 2.9.1
 OTHER := .venv-torch-$(VERSION)
 
-.PHONY: prune test test-all test-users test-torch machines check format bench zoo clean
+.PHONY: prune test test-all test-users test-torch machines docs check format bench zoo clean
 
 prune: .venv/core
 	$(BIN)/gator prune
@@ -23,6 +23,9 @@ test-users: .venv/users
 
 test-torch: $(OTHER)/dev
 	$(OTHER)/bin/python -m pytest -n $(WORKERS) -m "not slow" --hypothesis-profile=quick
+
+docs: .venv/dev
+	$(BIN)/mkdocs build --strict
 
 machines: .venv/dev
 	$(BIN)/python benchmarks/machines.py

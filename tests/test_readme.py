@@ -33,14 +33,6 @@ def test_the_training_loop_runs_as_it_stands(tmp_path) -> None:
     assert "target 20.28 MMACs, reached" in result.stdout
 
 
-def test_the_recipe_is_one() -> None:
-    from gator.training.recipe_file import recipe_from_text
-
-    (text,) = re.findall(r"```toml\n(.*?)```", README, re.S)
-    recipe = recipe_from_text(text)
-    assert (recipe.prune.target, recipe.finetune.distill) == (0.5, 0.7)
-
-
 @pytest.mark.slow
 @pytest.mark.trains
 def test_the_default_run_does_what_is_shown(tmp_path) -> None:
@@ -57,15 +49,6 @@ def test_the_default_run_does_what_is_shown(tmp_path) -> None:
         assert float(table["FLOPs"][2]) <= 0.5
         assert float(table["bytes"][2]) < 0.6
     assert float(re.search(r"latency ms.* ([\d.]+)$", shown, re.M)[1]) < 1
-
-
-PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").glob("*.md"))]
-
-
-@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
-def test_links_lead_to_files(page: Path) -> None:
-    links = re.findall(r"\]\(([^)#:]+)\)", page.read_text())
-    assert not [link for link in links if not (page.parent / link).exists()]
 
 
 @pytest.mark.parametrize("target", TARGETS)
