@@ -25,7 +25,7 @@ def on_page_markdown(markdown: str, **_: Any) -> str:
 def _formula(found: re.Match[str]) -> str:
     from latex2mathml.converter import convert
 
-    return convert(found[1] or found[2], display="block" if found[1] else "inline")
+    return convert(found[1], display="block") if found[1] else f"<span>{convert(found[2])}</span>"
 
 
 def recipe_keys() -> str:
