@@ -93,7 +93,7 @@ def command_line() -> str:
         options = [p for p in command.params if p.param_type_name == "option" and p.name != "help"]
         usage = " ".join([name, *(f"[{p.metavar or p.name.upper()}]" for p in arguments), "[OPTIONS]" if options else ""])
         parts.extend([f"## `{name}`", "", command.help or "", "", "```text", usage.strip(), "```", ""])
-        parts.extend(["| | |", "| --- | --- |"])
+        parts.extend(["| | what it says |", "| --- | --- |"])
         for p in (*arguments, *options):
             label = p.name.upper() if p in arguments else ", ".join([*p.opts, *p.secondary_opts])
             parts.append(f"| `{label}` | {(p.help or '').replace('|', 'or')} |")

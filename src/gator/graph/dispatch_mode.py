@@ -1,18 +1,13 @@
-"""The dispatch mode that records every ATen call, and the tensors without data that it passes through a model.
+"""The dispatch mode that records every ATen call.
 
-A recorded tensor has a shape, a dtype and a device but no data. The shape of a result is computed by the operator itself, on
-the meta device. Integer tensors that depend on constants alone (index tables, positions) are computed, so that code can read
-them.
+The shape of a result is computed by the operator itself, on the meta device. Integer tensors that depend on constants alone
+(index tables, positions) are computed, so that code can read them.
 """
 
 from __future__ import annotations
 
 import functools
-import os
-import sys
-from collections.abc import Callable, Iterator, Mapping
-from pathlib import Path
-from types import CodeType
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import torch
@@ -22,67 +17,21 @@ from torch.overrides import TorchFunctionMode
 from gator.errors import TraceError
 from gator.graph import function_calls
 from gator.graph.assumptions import Assumed, Draw, Reason, assumed, depends_on_weights, is_finiteness_test
+from gator.graph.call_arguments import map_tensors, mutated_argument, named_arguments, on_meta_device, tensors_in
 from gator.graph.call_names import Rewritten
 from gator.graph.global_state import inside_autograd_function
 from gator.graph.output_shapes import quick_shape
 from gator.graph.program import Call, Origin, Ref, Value
+from gator.graph.recorded_tensor import RecordedTensor
 from gator.graph.tensor_identity import memory_of, storage_of
+from gator.graph.user_code import place_in_user_code
 from gator.private_torch import (
-    CALL_IMPL,
     OpOverload,
     TorchDispatchMode,
     is_composite,
-    make_wrapper_subclass,
-    no_torch_function,
-    schema_of,
 )
 
 aten = torch.ops.aten
-_TORCH = str(Path(torch.__file__).parent) + os.sep
-_OURS = (__file__, function_calls.__file__)
-
-
-class RecordedTensor(torch.Tensor):
-    """A tensor without data that is used while recording: shape, dtype and device."""
-
-    meta_tensor: torch.Tensor  # a tensor on the meta device with the same shape, strides and dtype
-    value: int
-    known_data: torch.Tensor | None  # its data, if it depends on constants alone, or if it is assumed
-    reason: Reason  # why its data is assumed
-
-    __torch_function__ = no_torch_function  # type: ignore[assignment]
-
-    @staticmethod
-    def make(meta_tensor: torch.Tensor, value: int, device: torch.device) -> RecordedTensor:
-        self = make_wrapper_subclass(
-            RecordedTensor,
-            meta_tensor.shape,
-            strides=meta_tensor.stride(),
-            storage_offset=meta_tensor.storage_offset(),
-            dtype=meta_tensor.dtype,
-            device=device,
-            requires_grad=False,
-        )
-        self.meta_tensor, self.value, self.known_data, self.reason = meta_tensor, value, None, ""
-        return self
-
-    def know(self, assumed: Assumed | None) -> None:
-        self.known_data, self.reason = (None, "") if assumed is None else (assumed.data, assumed.reason)
-
-    def __repr__(self, *, tensor_contents: Any = None) -> str:  # type: ignore[override]
-        return f"tensor(..., size={tuple(self.shape)}, dtype={self.dtype})"  # messages may name a tensor
-
-    def tolist(self) -> Any:
-        if self.known_data is not None and not self.reason:
-            return self.known_data.tolist()
-        return self.reshape(-1)[0].item() if self.numel() else torch.empty(self.shape).tolist()  # item() raises an error
-
-    def __format__(self, format_spec: str) -> str:
-        return repr(self)
-
-    @classmethod
-    def __torch_dispatch__(cls, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:  # type: ignore[override]
-        raise TraceError(f"a tensor of the recording was used after it ended, by {func}; the network keeps state between calls")
 
 
 class Names:
@@ -155,7 +104,7 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
         if target.shape != source.shape or (isinstance(target, RecordedTensor) and target.dtype != source.dtype):
             raise TraceError(
                 f"data of shape {tuple(source.shape)} is assigned to a tensor of shape {tuple(target.shape)} in forward, which "
-                f"cannot be recorded\n  at {_source()[0]}\n  Assign it before tracing, or use a new tensor."
+                f"cannot be recorded\n  at {place_in_user_code()[0]}\n  Assign it before tracing, or use a new tensor."
             )
         meta, value = self.meta_and_value(source)
         if isinstance(target, RecordedTensor):
@@ -175,12 +124,12 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
             return int(args[0].shape[args[1]])
         if func.namespace == "prim":  # FakeTensor reads its own device with such a call
             return func(*args, **kwargs)
-        tensors = list(_tensors((*args, *kwargs.values())))
-        mutated = _mutated(func, args)
+        tensors = list(tensors_in((*args, *kwargs.values())))
+        mutated = mutated_argument(func, args)
         if self._is_constant(func, tensors, mutated):
-            result = func(*_map(args, self._current), **_map(kwargs, self._current))
-            self._made.update(id(t) for t in _tensors((result,)))
-            self._alive.extend(_tensors((result,)))
+            result = func(*map_tensors(args, self._current), **map_tensors(kwargs, self._current))
+            self._made.update(id(t) for t in tensors_in((result,)))
+            self._alive.extend(tensors_in((result,)))
             return result
         if not self.has_rule(func) and _composite(func):
             with self:
@@ -190,21 +139,21 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
             reason = _reason(tensors)
             if known is not None and (not reason or isinstance(known, bool)):
                 if reason:
-                    self.decisions[reason].append(_source()[0])
+                    self.decisions[reason].append(place_in_user_code()[0])
                 return known
             if reason == "draw":
                 raise TraceError(
                     "the network reads a random draw as a number, which would be the same in every step of the recording\n"
-                    f"  at {_source()[0]}\n"
+                    f"  at {place_in_user_code()[0]}\n"
                     "  Set its probability to 0 before tracing, or compare tensors: torch.rand(1) < p, without item()."
                 )
             raise TraceError(
                 f"data-dependent control flow: the network reads the values of a tensor ({func.overloadpacket.__name__})\n"
-                f"  at {_source()[0]}\n"
+                f"  at {place_in_user_code()[0]}\n"
                 "  Only shapes are known while recording. Use shapes, attributes or constants instead, or trace a part of the "
                 "network without this."
             )
-        named = _named(func, args, kwargs)
+        named = named_arguments(func, args, kwargs)
         meta_tensors: dict[int, torch.Tensor] = {}
 
         def reference(tensor: torch.Tensor) -> Ref:
@@ -212,24 +161,24 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
             meta_tensors[id(tensor)] = meta
             return Ref(value)
 
-        recorded = {name: _map(arg, reference) for name, arg in named.items()}
-        meta_args = _map(args, lambda t: meta_tensors[id(t)])
-        meta_kwargs = _map(kwargs, lambda t: meta_tensors[id(t)])
-        meta_kwargs = {k: _meta_device(v) for k, v in meta_kwargs.items()}
+        recorded = {name: map_tensors(arg, reference) for name, arg in named.items()}
+        meta_args = map_tensors(args, lambda t: meta_tensors[id(t)])
+        meta_kwargs = map_tensors(kwargs, lambda t: meta_tensors[id(t)])
+        meta_kwargs = {k: on_meta_device(v) for k, v in meta_kwargs.items()}
         if mutated is None:
             result = quick_shape(func, meta_args) if not meta_kwargs else None
             if result is None:
-                result = func(*[_meta_device(a) for a in meta_args], **meta_kwargs)
+                result = func(*[on_meta_device(a) for a in meta_args], **meta_kwargs)
         else:
             if func.overloadpacket in _RESHAPES_IN_PLACE:
                 raise TraceError(
                     f"{func.overloadpacket.__name__} changes the shape of a tensor in place, which cannot be recorded\n"
-                    f"  at {_source()[0]}\n  Use the form without the trailing underscore."
+                    f"  at {place_in_user_code()[0]}\n  Use the form without the trailing underscore."
                 )
             result = meta_args[0]
         if result is None:
             return None  # an assertion: it computes nothing
-        source, module, origin = _source(self.names.modules, self.names.origins)
+        source, module, origin = place_in_user_code(self.names.modules, self.names.origins)
         single = isinstance(result, torch.Tensor)
         results = [result] if single else list(result)
         name = func.overloadpacket.__name__
@@ -274,7 +223,7 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
         """Update a counter for code that reads it after incrementing it (batch norm with a cumulative average does)."""
         if not mutated.dtype.is_floating_point and not any(isinstance(t, RecordedTensor) for t in tensors):
             self._updated[id(mutated)] = self._current(mutated).clone()
-            func(*_map(args, self._current), **_map(kwargs, self._current))
+            func(*map_tensors(args, self._current), **map_tensors(kwargs, self._current))
 
     def _known_result(self, func: Any, args: Any, kwargs: Any, tensors: list[torch.Tensor]) -> Any:
         """The result of a call whose arguments all have known data: code may read it (to see if a mask is causal, say)."""
@@ -284,20 +233,20 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
             aten.empty_like,
         ):
             return None
-        if tensors and _mutated(func, args) is tensors[0] and not isinstance(tensors[0], RecordedTensor):
+        if tensors and mutated_argument(func, args) is tensors[0] and not isinstance(tensors[0], RecordedTensor):
             return None
         for tensor in tensors:
             if tensor.known_data is None if isinstance(tensor, RecordedTensor) else self.names.of_tensor(tensor) is not None:
                 return None
         if any(tensor.numel() > _MAX_KNOWN_ELEMENTS and not _is_uniform(tensor) for tensor in tensors):
             return None
-        mutated = _mutated(func, args)
+        mutated = mutated_argument(func, args)
 
         def real(tensor: torch.Tensor) -> Any:
             data = tensor.known_data if isinstance(tensor, RecordedTensor) else tensor
             return data.clone() if tensor is mutated and data is not None else data  # others may share it
 
-        result = func(*_map(args, real), **_map(kwargs, real))
+        result = func(*map_tensors(args, real), **map_tensors(kwargs, real))
         return result if not isinstance(result, torch.Tensor) or result.numel() <= _MAX_KNOWN_ELEMENTS else None
 
     def _is_constant(self, func: Any, tensors: list[torch.Tensor], mutated: torch.Tensor | None) -> bool:
@@ -368,62 +317,4 @@ def _attributes(model: nn.Module) -> Iterator[tuple[str, torch.Tensor]]:
     yield from model.named_buffers(remove_duplicate=False)
 
 
-def _tensors(arg: Any) -> Iterator[torch.Tensor]:
-    if isinstance(arg, torch.Tensor):
-        yield arg
-    elif isinstance(arg, (list, tuple)):
-        for item in arg:
-            yield from _tensors(item)
-
-
-def _map(arg: Any, change: Callable[[torch.Tensor], Any]) -> Any:
-    if isinstance(arg, torch.Tensor):
-        return change(arg)
-    if isinstance(arg, (list, tuple)):
-        return type(arg)(_map(item, change) for item in arg)
-    if isinstance(arg, dict):
-        return {key: _map(item, change) for key, item in arg.items()}
-    return arg
-
-
-def _meta_device(arg: Any) -> Any:
-    return torch.device("meta") if isinstance(arg, torch.device) else arg
-
-
 _composite = functools.cache(is_composite)
-
-
-@functools.cache
-def _schema_names(func: Any) -> tuple[tuple[str, ...], bool]:
-    arguments = schema_of(func).arguments
-    writes = bool(arguments) and arguments[0].alias_info is not None and arguments[0].alias_info.is_write
-    return tuple(a.name for a in arguments if not a.kwarg_only), writes
-
-
-def _named(func: Any, args: Any, kwargs: dict[str, Any]) -> dict[str, Any]:
-    names, _ = _schema_names(func)
-    return {**dict(zip(names, args, strict=False)), **kwargs}
-
-
-def _mutated(func: Any, args: Any) -> torch.Tensor | None:
-    return args[0] if _schema_names(func)[1] else None
-
-
-def _source(
-    modules: Mapping[int, str] | None = None, origins: Mapping[CodeType, Mapping[int, str]] | None = None
-) -> tuple[str, str, str]:
-    """(file:line in function of the user's code, name of the innermost module, name of the call in the original network)."""
-    frame = sys._getframe(1)
-    source, module, origin = "", None, ""
-    while frame is not None:
-        code = frame.f_code
-        if module is None and modules is not None and code is CALL_IMPL:
-            module = modules.get(id(frame.f_locals.get("self")))
-        if origins and code in origins:
-            origin = origins[code].get(frame.f_lineno, "")
-        if not source and code.co_filename not in _OURS and not code.co_filename.startswith((_TORCH, "<")):
-            source = f"{code.co_filename}:{frame.f_lineno} ({code.co_name})"
-        if source and (module is not None or modules is None) and (origin or not origins):
-            break
-        frame = frame.f_back  # type: ignore[assignment]
-    return source, module or "", origin

@@ -14,13 +14,14 @@ from torch import nn
 
 from gator.errors import TraceError
 from gator.graph.assumptions import Draw, with_more_layers
-from gator.graph.dispatch_mode import Assignments, Names, RecordedTensor, Recorder
+from gator.graph.dispatch_mode import Assignments, Names, Recorder
 from gator.graph.experts import experts_batched
 from gator.graph.global_state import autograd_functions_counted, exporting, fastpath_disabled
 from gator.graph.inputs import Inputs, TensorSpec
 from gator.graph.outputs import LEAF_TYPES, flattened
 from gator.graph.program import MODES, BatchInt, Program, Ref, same_calls, same_tensors
 from gator.graph.random_state import RandomState
+from gator.graph.recorded_tensor import RecordedTensor
 from gator.graph.temporary_mode import modes_set
 from gator.private_torch import pytree, views_untracked
 
