@@ -19,30 +19,24 @@ channels of every edge). Needs the data (`--data`) and the weights (`--weights`)
 from __future__ import annotations
 
 import argparse
-import copy
 import fcntl
 import json
 import os
 import shutil
-import statistics
 import sys
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any
 
 import torch
-from torch import nn
-from torch.utils.flop_counter import FlopCounterMode
+from cifar10_methods import by_torch_pruning, first_channels, macs_of
+from cifar10_table import RESULTS, plot, table
 
 import gator
 from gator import zoo
 from gator.training.recipe_file import recipe_from_text
 from gator.zoo.data import load_data
 
-HERE = Path(__file__).parent
-RESULTS = HERE / "results" / "cifar10"
-SHARED = HERE.parent.parent / "shared"
-METHODS = ("gator", "l1", "torch-pruning-l1", "torch-pruning-taylor", "first")
+SHARED = Path(__file__).parents[2] / "shared"
 
 
 @dataclass(frozen=True)
@@ -119,71 +113,6 @@ evaluate_every = 0
 """)
 
 
-def by_torch_pruning(importance: str, batches: list[Any]) -> Any:
-    """A function for `gator.run` with the channels that Torch-Pruning removes, until its network costs no more than allowed.
-
-    It prunes as in its own CIFAR benchmarks: globally, in many small steps; only inside the blocks, because it cannot follow
-    the zeros that these networks pad their shortcuts with. Its network is compared with the one that is cut.
-    """
-
-    def choose(model: nn.Module, graph: Any, cost: float) -> dict[str, list[int]]:
-        import torch_pruning
-
-        theirs = copy.deepcopy(model).to(memory_format=torch.contiguous_format).eval()
-        x = torch.randn(2, 3, 32, 32)
-        kind = torch_pruning.importance
-        score = kind.MagnitudeImportance(p=1) if importance == "l1" else kind.TaylorImportance()
-        pruner = torch_pruning.pruner.BasePruner(
-            theirs, x, importance=score, global_pruning=True, pruning_ratio=1.0, max_pruning_ratio=0.95, iterative_steps=400,
-            ignored_layers=[theirs.conv1, theirs.linear, *(m for name, m in theirs.named_modules() if name.endswith("conv2"))],
-        )  # fmt: skip
-        while macs_of(theirs) > cost:
-            if importance == "taylor":
-                theirs.zero_grad()
-                for images, labels in batches:
-                    nn.functional.cross_entropy(theirs(images), labels).backward()
-            before = macs_of(theirs)
-            for _ in range(400):
-                pruner.step()
-                if macs_of(theirs) < before or pruner.current_step >= 400:
-                    break
-            if macs_of(theirs) == before:
-                raise RuntimeError(f"Torch-Pruning cannot reach {cost:,.0f} MACs; it ends at {before:,}")
-        kept = _surviving(model, theirs, graph)
-        cut = gator.cut(model, graph, kept).eval().float()
-        torch.testing.assert_close(cut(x), theirs.eval()(x), rtol=1e-3, atol=1e-3)
-        return kept
-
-    return choose
-
-
-def _surviving(model: nn.Module, pruned: nn.Module, graph: Any) -> dict[str, list[int]]:
-    """Which channels of every edge are left, told by the statistics of the batch norms, no two of which are equal."""
-    norms = {name: module for name, module in model.named_modules() if isinstance(module, nn.BatchNorm2d)}
-    kept = {}
-    for edge in (edge for edge in graph.edges if edge.name.endswith(".conv1")):
-        name = edge.name.replace("conv", "bn")
-        before, after = norms[name].running_var.tolist(), pruned.get_submodule(name).running_var.tolist()
-        kept[edge.name] = [before.index(value) for value in after]
-    return kept
-
-
-def first_channels(model: nn.Module, graph: Any, cost: float) -> dict[str, list[int]]:  # noqa: ARG001
-    """The first channels of every edge, of all the same share."""
-    low, high = 0.0, 1.0
-    for _ in range(40):
-        share = (low + high) / 2
-        kept = {edge.name: list(range(max(1, round(share * edge.width)))) for edge in graph.edges}
-        low, high = (share, high) if gator.predict_macs(graph, kept) <= cost else (low, share)
-    return {edge.name: list(range(max(1, round(low * edge.width)))) for edge in graph.edges}
-
-
-def macs_of(network: nn.Module) -> int:
-    with FlopCounterMode(display=False) as counter, torch.no_grad():
-        network(torch.zeros(1, 3, 32, 32, dtype=next(network.parameters()).dtype))
-    return counter.get_total_flops() // 2
-
-
 def run(one: Experiment, options: argparse.Namespace) -> None:
     """Carry out or resume one run, and put its network and its figures into the results."""
     folder = Path(options.folder) / one.name
@@ -238,79 +167,6 @@ def work(options: argparse.Namespace) -> None:
         run(one, options)
 
 
-def finished() -> list[dict[str, Any]]:
-    return [json.loads(path.read_text()) for path in sorted(RESULTS.glob("*.json"))]
-
-
-def mean_accuracy(found: list[dict[str, Any]]) -> float:
-    return statistics.mean(one["accuracy"] for one in found)
-
-
-def table() -> None:
-    """A row for every method, network, target and number of epochs; several seeds give a mean and a spread."""
-    rows: dict[tuple[Any, ...], list[dict[str, Any]]] = {}
-    for one in finished():
-        rows.setdefault((one["network"], one["cost"], one["target"], one["epochs"], one["method"]), []).append(one)
-    print(
-        "| network | cost | target | epochs | method | seeds | accuracy % | dense % | after cut % | MACs | params | latency |"
-    )
-    print("| --- | --- | --- | --- | --- | --- | --- | --- | --- | --- | --- | --- |")
-    for (network, cost, target, epochs, method), found in sorted(
-        rows.items(), key=lambda row: (row[0][:4], METHODS.index(row[0][4]))
-    ):
-        accuracies = [one["accuracy"] for one in found]
-        spread = f" +- {statistics.stdev(accuracies):.2f}" if len(found) > 1 else ""
-        first = found[0]
-        print(
-            f"| {network} | {cost} | {target} | {epochs} | {method} | {len(found)} | {mean_accuracy(found):.2f}{spread} | "
-            f"{first['dense_accuracy']:.2f} | {statistics.mean(one['accuracy_cut'] for one in found):.2f} | "
-            f"{first['macs'] / first['dense_macs']:.3f} | {first['params'] / first['dense_params']:.3f} | "
-            f"{first['latency_ms'] / first['dense_latency_ms']:.3f} |"
-        )
-    plot(list(rows.values()))
-
-
-def plot(rows: list[list[dict[str, Any]]]) -> None:
-    """Accuracy against epochs, and accuracy against MACs and against latency, as PNG files beside the results."""
-    import matplotlib
-
-    matplotlib.use("Agg")
-    from matplotlib import pyplot
-
-    figure, axes = pyplot.subplots(1, 2, figsize=(10, 4), sharey=False)
-    for axis, target in zip(axes, (0.5, 0.25), strict=True):
-        for method in METHODS:
-            points = sorted(
-                (found[0]["epochs"], mean_accuracy(found))
-                for found in rows
-                if [found[0][key] for key in ("network", "cost", "target", "method")] == ["resnet20", "flops", target, method]
-            )  # fmt: skip
-            if points:
-                axis.plot(*zip(*points, strict=True), marker="o", label=method)
-        axis.set(title=f"ResNet-20, {target:g} of the MACs", xlabel="epochs in all", ylabel="test accuracy %", xscale="log")
-        axis.set_xticks([3, 6, 12, 40], ["3", "6", "12", "40"])
-        axis.minorticks_off()
-        axis.grid(alpha=0.3)
-        axis.legend()
-    figure.tight_layout()
-    figure.savefig(RESULTS / "epochs.png", dpi=120)
-    figure, axes = pyplot.subplots(1, 2, figsize=(10, 4))
-    for axis, key, title in zip(axes, ("macs", "latency_ms"), ("MACs", "latency, eager, one thread"), strict=True):
-        for method in METHODS:
-            points = [
-                (found[0][key] / found[0][f"dense_{key}"], mean_accuracy(found) - found[0]["dense_accuracy"])
-                for found in rows
-                if found[0]["method"] == method and found[0]["epochs"] >= 40
-            ]  # fmt: skip
-            if points:
-                axis.scatter(*zip(*points, strict=True), label=method)
-        axis.set(xlabel=f"{title}, as a share of the dense network's", ylabel="change of test accuracy, points")
-        axis.grid(alpha=0.3)
-        axis.legend()
-    figure.tight_layout()
-    figure.savefig(RESULTS / "pareto.png", dpi=120)
-
-
 def check(names: list[str], data: str) -> None:
     """Test accuracy (float32), MACs and parameters of the shipped networks, computed here and now."""
     test = load_data("cifar10", folder=data, batch=128, test_batch=1000).test
@@ -350,7 +206,8 @@ def main() -> None:
     elif options.command == "work":
         work(options)
     elif options.command == "table":
-        table()
+        print(table())
+        plot()
     else:
         check(options.names, options.data)
 

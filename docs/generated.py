@@ -9,12 +9,14 @@ from __future__ import annotations
 import ast
 import dataclasses
 import re
+import sys
 import tokenize
 from io import StringIO
 from pathlib import Path
 from typing import Any
 
 SOURCE = Path(__file__).parent.parent / "src" / "gator"
+BENCHMARKS = Path(__file__).parent.parent / "benchmarks"
 
 
 def on_page_markdown(markdown: str, **_: Any) -> str:
@@ -103,4 +105,12 @@ def command_line() -> str:
     return "\n".join(parts)
 
 
-GENERATED = {"recipe_keys": recipe_keys, "command_line": command_line}
+def results() -> str:
+    """The table of benchmarks/cifar10.py."""
+    sys.path.insert(0, str(BENCHMARKS))
+    from cifar10_table import table
+
+    return table()
+
+
+GENERATED = {"recipe_keys": recipe_keys, "command_line": command_line, "results": results}

@@ -1,0 +1,141 @@
+"""The table and the plots of the finished runs under results/cifar10, beside the rows of the paper that are nearest."""
+
+from __future__ import annotations
+
+import json
+import statistics
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+RESULTS = Path(__file__).parent / "results" / "cifar10"
+METHODS = ("gator", "l1", "torch-pruning-l1", "torch-pruning-taylor", "first")
+
+
+@dataclass(frozen=True)
+class PaperRow:
+    """A row of the paper: ResNet-56 on CIFAR-10."""
+
+    name: str
+    change: float  # of the accuracy, in points
+    flops_left: float
+    params_left: float
+
+
+# Table 3 of the paper and the results file of its authors; the dense network has 93.63 %.
+PAPER = tuple(
+    PaperRow(name, round(accuracy - 93.63, 2), 1 - flops / 100, 1 - params / 100)
+    for name, accuracy, flops, params in [
+        ("flops 0.25", 93.84, 16.4, 15.0), ("flops 0.5", 93.52, 31.5, 24.7), ("flops 1", 93.58, 43.4, 33.5),
+        ("flops 2", 93.14, 54.6, 44.4), ("flops 4", 92.69, 63.7, 55.5), ("flops 8", 92.44, 72.3, 64.8),
+        ("flops 16", 91.50, 79.3, 73.4), ("memory 0.25", 93.66, 33.2, 42.7), ("memory 0.5", 92.59, 58.0, 75.1),
+        ("memory 2", 90.99, 76.1, 90.9),
+    ]
+)  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Row:
+    """The runs of one method with the same network, cost, target and number of epochs; they differ in the seed."""
+
+    runs: tuple[dict[str, Any], ...]
+
+    def __getitem__(self, key: str) -> Any:
+        return self.runs[0][key]
+
+    def mean(self, key: str) -> float:
+        return statistics.mean(one[key] for one in self.runs)
+
+    def share(self, key: str) -> float:
+        return self.mean(key) / self.mean(f"dense_{key}")
+
+    @property
+    def change(self) -> float:
+        """Of the accuracy, in points."""
+        return self.mean("accuracy") - self["dense_accuracy"]
+
+    @property
+    def spread(self) -> str:
+        return f" +- {statistics.stdev(one['accuracy'] for one in self.runs):.2f}" if len(self.runs) > 1 else ""
+
+    @property
+    def paper(self) -> str:
+        """The row of the paper with the same kind of cost whose FLOPs (or parameters) are nearest."""
+        if self["network"] != "resnet56" or self["cost"] not in ("flops", "memory"):
+            return ""
+        rows = [row for row in PAPER if row.name.startswith(self["cost"])]
+        if self["cost"] == "flops":
+            near = min(rows, key=lambda row: abs(row.flops_left - self.share("macs")))
+            return f"{near.name}: {near.change:+.2f} at {near.flops_left:.3f} of the FLOPs"
+        near = min(rows, key=lambda row: abs(row.params_left - self.share("params")))
+        return f"{near.name}: {near.change:+.2f} at {near.params_left:.3f} of the parameters"
+
+
+def rows() -> list[Row]:
+    grouped: dict[tuple[Any, ...], list[dict[str, Any]]] = {}
+    for path in sorted(RESULTS.glob("*.json")):
+        one = json.loads(path.read_text())
+        key = (one["network"], one["cost"], -one["target"], one["epochs"], METHODS.index(one["method"]))
+        grouped.setdefault(key, []).append(one)
+    return [Row(tuple(grouped[key])) for key in sorted(grouped)]
+
+
+def table() -> str:
+    """In Markdown: a row for every method, network, target and number of epochs; several seeds give a mean and a spread."""
+    return "\n".join(_lines())
+
+
+def _lines() -> Iterator[str]:
+    names = "network, cost, target, epochs, method, seeds, test accuracy %, change, after the cut %, MACs, parameters, paper"
+    yield f"| {names.replace(', ', ' | ')} |"
+    yield f"|{' --- |' * (names.count(',') + 1)}"
+    for row in rows():
+        cells = [
+            row["network"], row["cost"], row["target"], row["epochs"], row["method"], len(row.runs),
+            f"{row.mean('accuracy'):.2f}{row.spread}", f"{row.change:+.2f}", f"{row.mean('accuracy_cut'):.2f}",
+            f"{row.share('macs'):.3f}", f"{row.share('params'):.3f}", row.paper,
+        ]  # fmt: skip
+        yield f"| {' | '.join(map(str, cells))} |"
+
+
+def plot() -> None:
+    """Accuracy against epochs, and accuracy against MACs and against latency, as PNG files beside the results."""
+    import matplotlib
+
+    matplotlib.use("Agg")
+    from matplotlib import pyplot
+
+    found = rows()
+    figure, axes = pyplot.subplots(1, 2, figsize=(10, 4))
+    for axis, target in zip(axes, (0.5, 0.25), strict=True):
+        for method in METHODS:
+            wanted = ["resnet20", "flops", target, method]
+            points = [
+                (row["epochs"], row.mean("accuracy"))
+                for row in found
+                if [row[key] for key in ("network", "cost", "target", "method")] == wanted
+            ]
+            if points:
+                axis.plot(*zip(*points, strict=True), marker="o", label=method)
+        axis.set(title=f"ResNet-20, {target:g} of the MACs", xlabel="epochs in all", ylabel="test accuracy %", xscale="log")
+        axis.set_xticks([3, 6, 12, 40], ["3", "6", "12", "40"])
+        axis.minorticks_off()
+        axis.grid(alpha=0.3)
+        axis.legend()
+    _write(figure, "epochs.png")
+    figure, axes = pyplot.subplots(1, 2, figsize=(10, 4))
+    for axis, key, title in zip(axes, ("macs", "latency_ms"), ("MACs", "latency, eager, one thread"), strict=True):
+        for method in METHODS:
+            points = [(row.share(key), row.change) for row in found if row["method"] == method and row["epochs"] >= 12]
+            if points:
+                axis.scatter(*zip(*points, strict=True), label=method)
+        axis.set(xlabel=f"{title}, as a share of the dense network's", ylabel="change of test accuracy, points")
+        axis.grid(alpha=0.3)
+        axis.legend()
+    _write(figure, "pareto.png")
+
+
+def _write(figure: Any, name: str) -> None:
+    figure.tight_layout()
+    figure.savefig(RESULTS / name, dpi=120)
