@@ -25,7 +25,7 @@ test-torch: $(OTHER)/dev
 	$(OTHER)/bin/python -m pytest -n $(WORKERS) -m "not slow" --hypothesis-profile=quick
 
 docs: .venv/dev
-	$(BIN)/mkdocs build --strict
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict
 
 machines: .venv/dev
 	$(BIN)/python benchmarks/machines.py

@@ -1,7 +1,7 @@
 """What the documentation takes from the code: the keys of a recipe, and the options of every command; and its equations.
 
-MkDocs calls `on_page_markdown` for every page. A line `<!-- generated: NAME -->` is replaced by what the function NAME returns, and
-formulas between dollar signs become MathML, which browsers show without a script.
+MkDocs calls `on_page_markdown` for every page. A line `<!-- generated: NAME -->` is replaced by what the function NAME returns.
+Formulas between dollar signs become MathML, which browsers show without a script.
 """
 
 from __future__ import annotations
