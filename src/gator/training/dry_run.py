@@ -22,15 +22,18 @@ _EXAMPLES = 2  # per forward pass: enough for batch norms
 def dry_run(recipe: Recipe) -> str:
     """Raise the errors about settings that a real run would raise, and return a summary; writes and downloads nothing."""
     check(recipe)
-    known = shape_of(recipe.data.name, image_size=recipe.data.image_size)
+    known = shape_of(recipe.data.name, image_size=recipe.data.image_size, folder=recipe.data.folder)
     if known is None and not recipe.model.input:
         raise RecipeError("a dry run with your own data needs model.input: the shape of one example, without the batch")
+    # Without known classes the network has as many as its name implies, and all made-up examples are of the first.
     shape, classes = known or (recipe.model.input, 0)
     parts = min(recipe.data.batch // recipe.data.sub_batch, 2) if recipe.data.sub_batch else 1
     data = made_up(tuple(recipe.model.input or shape), classes, batch=parts * _EXAMPLES, batches=_STEPS)
     with tempfile.TemporaryDirectory() as folder:
         result = run_on(_short(recipe, parts), data, Path(folder) / "run", Watch())
     lines = [f"{recipe.name}: two steps of every phase done on made-up data of shape {'x'.join(map(str, data.shape))}"]
+    if known is not None and not classes:
+        lines.append(f"  {recipe.data.folder or recipe.data.name} is not here: the network has as many classes as its name implies")
     lines += [f"  {outcome.name}: {outcome.figures.macs:,} of {result.before.macs:,} MACs left" for outcome in result.rounds]
     return "\n".join(lines)
 

@@ -1,7 +1,7 @@
 """The folder of a run, which is enough to repeat or resume the run.
 
-It holds recipe.toml, environment.json, metrics.jsonl, events (TensorBoard), checkpoints, dense.safetensors, one
-round-N.safetensors per round, result.json and result.txt.
+It holds recipe.toml, environment.json, about.json (preprocessing, names of the classes), metrics.jsonl, events (TensorBoard),
+checkpoints, dense.safetensors, one round-N.safetensors per round, result.json and result.txt.
 """
 
 from __future__ import annotations
@@ -21,6 +21,7 @@ import torch
 from gator.atomic_file import write_atomically
 from gator.cost.latency.runtimes.device_name import processor
 from gator.errors import FileError, RunError
+from gator.files.about import About
 from gator.training.recipe import Recipe
 from gator.training.recipe_file import as_mapping, differing_keys, read_recipe, recipe_text
 from gator.training.watch import Moment
@@ -92,6 +93,10 @@ class RunFolder:
             else:
                 self._events = SummaryWriter(str(self.path / "events"), purge_step=step)
         return self._events
+
+    def write_about(self, about: About) -> None:
+        """Write what belongs to all networks of the run; their figures are in their files."""
+        _write(self.path / "about.json", json.dumps(about.to_data(), indent=2) + "\n")
 
     def finish(self, result: dict[str, Any], table: str) -> None:
         """Write result.txt and, last, result.json, which marks the run as finished."""

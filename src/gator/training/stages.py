@@ -23,11 +23,13 @@ from gator.cost.latency.network_timer import NetworkTimer
 from gator.cost.measure import measure
 from gator.cost.target import parse_target
 from gator.errors import FileError, RunError
+from gator.files.about import About
 from gator.files.save import save
 from gator.gates.pruner import Pruner
 from gator.graph.inputs import describe
 from gator.rank_zero import on_rank_zero
 from gator.surgery.slice import flush_denormals_
+from gator.training.about_network import about_network
 from gator.training.by_criterion import Choose, chosen_by_criterion
 from gator.training.checkpoint import State, checkpoints, load_optimizer_, parameters_in_order, write_checkpoint
 from gator.training.costs import cost_for, setup_for
@@ -135,6 +137,7 @@ class Run:
 
     def go(self, folder: RunFolder) -> Result:
         self.folder = folder
+        self._write(lambda: folder.write_about(self._about()))
         restore_(self)
         self._last_checkpoint, started = time.monotonic(), time.monotonic()
         already = self.seconds
@@ -237,7 +240,7 @@ class Run:
         if self.more_rounds():
             self.model = small
             if self.recipe.prune.max_drop is not None:
-                self._write(lambda: save(small, self.folder.cut_file(stage.round)))
+                self._write(lambda: save(small, self.folder.cut_file(stage.round), about=self._about()))
             return copy.deepcopy(small)
         return small
 
@@ -252,10 +255,14 @@ class Run:
         return self.networks.placed(small)
 
     def _save_dense(self) -> None:
-        self._write(lambda: save(self.model, self.folder.dense))
         accuracy, _ = self._evaluate(self.model, float32=True)
         self.before = figures(self.model, self.example, accuracy)
+        self._write(lambda: save(self.model, self.folder.dense, about=self._about(self.before)))
         self.watch.note(f"dense network: {self._size_of(self.model)}; accuracy {accuracy:.2f} %")
+
+    def _about(self, found: Figures | None = None) -> About:
+        """What belongs to a network of this run, with its figures if they are known."""
+        return about_network(self.recipe, self.data, self.example, dense=self.before, figures=found)
 
     def _size_of(self, network: nn.Module) -> str:
         counted = measure(network, self.example)
@@ -344,15 +351,16 @@ class Run:
         network = self.loop.network.eval()
         flush_denormals_(network)
         accuracy, _ = self._evaluate(network, float32=True)
+        found = figures(network, self.example, accuracy)
         file = self.folder.round_file(stage.round)
-        self._write(lambda: save(network, file))
+        self._write(lambda: save(network, file, about=self._about(found)))
         goal = self._goal()
         assert goal is not None
         self.rounds.append(
             Outcome(
                 name=goal.name,
                 file=file.name,
-                figures=figures(network, self.example, accuracy),
+                figures=found,
                 accuracy_cut=self.accuracy_cut,
                 accuracy_best=max(self.accuracy_best, accuracy),
                 share=self.share,

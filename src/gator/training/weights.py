@@ -13,7 +13,8 @@ from safetensors.torch import load_file
 from torch import Tensor, nn
 
 from gator.errors import FileError
-from gator.files.save import is_cut, load
+from gator.files.save import is_cut
+from gator.zoo.load import load
 
 _STATE_DICT_KEYS = ("state_dict", "model", "model_state_dict", "net")
 
