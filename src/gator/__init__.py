@@ -102,8 +102,8 @@ _HOMES = {
     "gator.cost.measure": "Footprint measure predict_macs",
     "gator.cost.memory": "Memory",
     "gator.cost.weighted": "WeightedCost",
-    "gator.errors": "BudgetError CutError DataError FileError GatorError KeptError MissingExtraError ModelNameError RecipeError "
-    "RunError TraceError",
+    "gator.errors": "BudgetError CutError DataError FileError GatorError KeptError MissingExtraError ModelNameError "
+    "RecipeError RunError TraceError",
     "gator.files.about": "About",
     "gator.files.export": "export",
     "gator.files.preprocessing": "Preprocessing",

@@ -10,7 +10,8 @@ Source = Annotated[str, typer.Argument(help="A run folder, or a network file tha
 ModelName = Annotated[
     str,
     typer.Option(
-        "--model", help="The original network by name, if the file does not name it or it is code of your own (file.py:factory)."
+        "--model",
+        help="The original network, if the file does not name it or it is code of your own (file.py:factory).",
     ),
 ]
 DataName = Annotated[

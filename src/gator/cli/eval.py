@@ -33,7 +33,7 @@ def evaluate(
     loaded = recorded_data(data_settings(recipe.data if recipe else None, data, folder))
     if found.about.class_names and loaded.class_names and found.about.class_names != loaded.class_names:
         raise GatorError(
-            f"the data has other classes than the network: {_brief(loaded.class_names)} instead of {_brief(found.about.class_names)}"
+            f"the data has other classes than the network: {_brief(loaded.class_names)}, not {_brief(found.about.class_names)}"
         )
     percent = accuracy(found.scores, loaded.test, channels_last=bool(recipe and recipe.run.in_channels_last), model=found.model)
     figures = {"accuracy": percent, "tested_on": loaded.tested_on, "runtime": found.runtime}

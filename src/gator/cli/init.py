@@ -13,10 +13,10 @@ from gator.errors import DataError, RecipeError
 
 def init(
     folder: Annotated[str, typer.Argument(help="A folder with train/CLASS/*.jpg and val/CLASS/*.jpg.")],
-    model: Annotated[str, typer.Argument(help="A network by name, as for gator inspect: torchvision:NAME, file.py:factory ...")],
+    model: Annotated[str, typer.Argument(help="A network by name: torchvision:NAME, timm:NAME, file.py:factory ...")],
     weights: Annotated[
         str,
-        typer.Option("--weights", help='A file with weights, "pretrained" for published ones, or nothing to train from scratch.'),
+        typer.Option("--weights", help='A file of weights, or "pretrained"; by default random ones.'),
     ] = "",
     target: Annotated[float, typer.Option("--target", help="The share of the multiply-adds to keep.")] = 0.5,
     image_size: Annotated[int, typer.Option("--image-size", help="Height and width; 0 for those of the network.")] = 0,

@@ -61,16 +61,16 @@ def measure(
     typer.echo(timer.conditions)
     args, kwargs = described.random(batch=setup.batch)
     call = args or kwargs
-    for (label, model), timing in zip(models, timings, strict=True):
-        typer.echo(f"{label}: {footprint(model, call)}, {timing}")
-        found = denormals_of(model, call)
+    for (label, network), timing in zip(models, timings, strict=True):
+        typer.echo(f"{label}: {footprint(network, call)}, {timing}")
+        found = denormals_of(network, call)
         if found:
             typer.echo(f"  {found}")
     if against:
         share = timings[1].mean_ms / timings[0].mean_ms
         typer.echo(f"{against} takes {share:.3f} of the time of {name}, on average over {rounds} interleaved rounds")
-    for label, model in models:
-        _breakdown(label, model, timer, described, layers)
+    for label, network in models:
+        _breakdown(label, network, timer, described, layers)
 
 
 def _network(name: str, model: str, inputs: Any, classes: int) -> tuple[nn.Module, Any]:

@@ -64,8 +64,11 @@ class About:
         except DataError as error:
             raise ValueError(str(error)) from error
         return cls(
-            **{key: json_field(data, key, str) for key in ("network", "recipe", "tested_on")},
-            **{key: _figures(data, key) for key in ("figures", "dense")},
+            network=json_field(data, "network", str),
+            recipe=json_field(data, "recipe", str),
+            tested_on=json_field(data, "tested_on", str),
+            figures=_figures(data, "figures"),
+            dense=_figures(data, "dense"),
             classes=json_field(data, "classes", int),
             input=counts(data, "input", least=1),
             preprocessing=prepared,

@@ -32,9 +32,9 @@ def _figures(about: About) -> str:
     lines = []
     for key, title, form in _ROWS:
         if key in about.figures:
-            before = about.dense.get(key)
-            ratio = f"{about.figures[key] / before:.3f}" if before else ""
-            lines.append(f"| {title} | {'' if before is None else format(before, form)} | {about.figures[key]:{form}} | {ratio} |")
+            after, before = about.figures[key], about.dense.get(key)
+            shown, ratio = (f"{before:{form}}", f"{after / before:.3f}") if before else ("", "")
+            lines.append(f"| {title} | {shown} | {after:{form}} | {ratio} |")
     return "\n".join(["| | before | after | ratio |", "| --- | --- | --- | --- |", *lines]) if lines else ""
 
 

@@ -45,7 +45,9 @@ class Preprocessing:
         if not all(map(math.isfinite, (*self.mean, *self.std))) or min(self.std) <= 0:
             raise DataError(f"mean = {self.mean}, std = {self.std}; expected finite numbers, and every std above 0")
         if len(self.crop) != 2 or min(self.crop) < 1 or self.resize < 0 or self.pixel_max < 1:
-            raise DataError(f"crop = {self.crop}, resize = {self.resize}, pixel_max = {self.pixel_max}; expected positive sizes")
+            raise DataError(
+                f"crop = {self.crop}, resize = {self.resize}, pixel_max = {self.pixel_max}; expected positive sizes"
+            )
         if self.resize and self.resize < max(self.crop):
             raise DataError(f"resize = {self.resize} is smaller than crop = {self.crop}; the shorter side must cover the crop")
 
@@ -104,9 +106,15 @@ class Preprocessing:
         crop = counts(data, "crop")
         if len(crop) != 2:
             raise ValueError(f"'crop' has {len(crop)} sizes; expected height and width")
-        numbers = {key: floats(data, key) for key in ("mean", "std")}
         colors: Any = field(data, "colors", str)
-        return cls((crop[0], crop[1]), field(data, "resize", int), **numbers, pixel_max=field(data, "pixel_max", int), colors=colors)
+        return cls(
+            crop=(crop[0], crop[1]),
+            resize=field(data, "resize", int),
+            mean=floats(data, "mean"),
+            std=floats(data, "std"),
+            pixel_max=field(data, "pixel_max", int),
+            colors=colors,
+        )
 
 
 _BILINEAR = 2  # Pillow's Image.Resampling.BILINEAR, a number so that nothing is imported for it

@@ -66,7 +66,7 @@ class Program:
 
 
 def program_of(network: nn.Module, example_inputs: Any) -> Program:
-    """Export a network in eval mode on the CPU. Raises GatorError if torch.export cannot, or if no program computes the same."""
+    """Export a network in eval mode. Raises GatorError if torch.export cannot, or if no program computes the same."""
     inputs = describe(example_inputs)
     network = copy.deepcopy(network).cpu().eval()
     reference = Flat(network, inputs).eval()
@@ -119,9 +119,7 @@ def _runs_larger(network: nn.Module, inputs: Inputs) -> bool:
     return True
 
 
-def worst_difference(
-    one: Callable[..., Any], other: Callable[..., Any], examples: Sequence[tuple[Tensor, ...]]
-) -> float:
+def worst_difference(one: Callable[..., Any], other: Callable[..., Any], examples: Sequence[tuple[Tensor, ...]]) -> float:
     """The largest difference between two networks, relative to the largest value of an output."""
     worst = 0.0
     for tensors in examples:

@@ -33,7 +33,8 @@ def dry_run(recipe: Recipe) -> str:
         result = run_on(_short(recipe, parts), data, Path(folder) / "run", Watch())
     lines = [f"{recipe.name}: two steps of every phase done on made-up data of shape {'x'.join(map(str, data.shape))}"]
     if known is not None and not classes:
-        lines.append(f"  {recipe.data.folder or recipe.data.name} is not here: the network has as many classes as its name implies")
+        where = recipe.data.folder or "the folder of the images"
+        lines.append(f"  {where} is not here: the network has as many classes as its name implies")
     lines += [f"  {outcome.name}: {outcome.figures.macs:,} of {result.before.macs:,} MACs left" for outcome in result.rounds]
     return "\n".join(lines)
 

@@ -65,9 +65,7 @@ precision = "no"                # "bf16" is faster where the processor or the GP
 """
 
 
-def starting_recipe(
-    folder: str, model: str, *, weights: str, target: float, image_size: int, name: str
-) -> tuple[str, str]:
+def starting_recipe(folder: str, model: str, *, weights: str, target: float, image_size: int, name: str) -> tuple[str, str]:
     """The text of a recipe, and a sentence about what was found. Raises an error if folder or network cannot be used."""
     names, images = class_names(Path(folder)), count_images(Path(folder))
     example = torch.zeros(1, 3, image_size, image_size) if image_size else None
@@ -80,14 +78,13 @@ def starting_recipe(
     published = weights.partition(":")[0] == "pretrained"
     given = bool(weights) and not published
     text = _TEMPLATE.format(
-        classes=len(names), images=images, file=f"{name}.toml", name=name, model=model, weights=weights, folder=folder, size=size,
-        batch=batch, workers=2 if images > 2000 else 0, target=target, prune_epochs=gated, finetune_epochs=2 * gated,
+        classes=len(names), images=images, file=f"{name}.toml", name=name, model=model, weights=weights, folder=folder,
+        size=size, batch=batch, workers=2 if images > 2000 else 0, target=target, prune_epochs=gated, finetune_epochs=2 * gated,
         why_train=": the classifier is new" if published else "; 0 epochs if the weights are already trained on these classes",
         train_epochs=0 if given else gated if published else 3 * gated, train_lr=0.01 if published or given else 0.1,
         lr=0.01 if published else 0.05,
     )  # fmt: skip
-    facts = f"{len(names)} classes, {images:,} training images, {size}x{size} pixels, {target:g} of the multiply-adds of {model}"
-    return text, facts
+    return text, f"{len(names)} classes, {images:,} training images of {size}x{size} pixels; {target:g} of the MACs of {model}"
 
 
 def _own_example(model: str) -> Tensor | None:

@@ -18,8 +18,8 @@ from gator.extras import optional_import
 from gator.files.preprocessing import Preprocessing
 from gator.zoo import cifar_files, idx_files, image_folder, user_data
 from gator.zoo.by_name import unknown
-from gator.zoo.download import fetch_archive, fetch_files
 from gator.zoo.class_names import CIFAR10, CIFAR100, DIGITS, FASHION
+from gator.zoo.download import fetch_archive, fetch_files
 from gator.zoo.in_memory import Augmentation, LabeledImages, TestImages, TrainImages, labeled_images
 from gator.zoo.loader import Data, Loader, Part
 from gator.zoo.order import Share, random, split_off

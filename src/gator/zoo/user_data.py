@@ -41,7 +41,7 @@ def load(name: str, share: Share, *, folder: str | None) -> Data:
         how = f"It is called with {', '.join(given) or 'no arguments'}; its parameters may be any of {', '.join(known)}."
         made = call(name, function, given, DataError, how)
     if not isinstance(made, (tuple, list)) or len(made) not in (2, 3):
-        raise DataError(f"{name} returned {_found(made)}; expected (train, test), two loaders, or (train, test, gator.About(...))")
+        raise DataError(f"{name} returned {_found(made)}; expected (train, test), two loaders, and perhaps a gator.About")
     about = made[2] if len(made) == 3 else About()
     if not isinstance(about, About):
         raise DataError(f"{name} returned {_found(made)}; expected a gator.About as the third")
