@@ -33,7 +33,9 @@ def init(
         raise RecipeError(f"{path} exists already; choose another name with --out, or pass --overwrite")
     if not Path(folder).is_dir():
         raise DataError(f"there is no folder {folder}; expected one with train/CLASS/*.jpg and val/CLASS/*.jpg")
-    text, facts = starting_recipe(folder, model, weights=weights, target=target, image_size=image_size, name=path.stem)
+    text, facts = starting_recipe(
+        folder, model, weights=weights, target=target, image_size=image_size, name=Path(folder).resolve().name, file=out
+    )
     recipe_from_text(text)
     write_atomically(path, lambda temporary: temporary.write_text(text, encoding="utf-8"))
     say(f"{path}: {facts}")

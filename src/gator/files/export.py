@@ -10,7 +10,7 @@ import json
 import os
 import tempfile
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -94,7 +94,7 @@ def export(
         done = Exported(target, (), chosen.runtime, program.sizes, program.folded, difference, checked_on)
         texts = {
             ".json": json.dumps({**about.to_data(), "sha256": sums}, indent=2) + "\n",
-            ".md": model_card(target.name, about, str(done), program, sums, table),
+            ".md": model_card(target.name, about, str(replace(done, path=Path(target.name))), program, sums, table),
         }
         for file in written:
             file.replace(target.parent / file.name)
@@ -102,7 +102,7 @@ def export(
     for file, text in zip(beside, texts.values(), strict=True):
         write_atomically(file, lambda temporary, text=text: temporary.write_text(text, encoding="utf-8"))  # type: ignore[misc]
     files = (*(target.parent / file.name for file in written), *beside)
-    return Exported(target, files, chosen.runtime, program.sizes, program.folded, difference, checked_on)
+    return replace(done, files=files)
 
 
 def _difference(program: Program, chosen: Format, file: Path, examples: list[tuple[Tensor, ...]]) -> float:

@@ -45,7 +45,7 @@ class Program:
     """An exported network: how to call it, and which sizes are free."""
 
     exported: ExportedProgram
-    reference: nn.Module  # the network itself, as a function of the tensors among its arguments
+    reference: Flat  # the network itself, as a function of the tensors among its arguments
     inputs: Inputs
     free_batch: bool
     free_size: bool
@@ -68,8 +68,7 @@ class Program:
 def program_of(network: nn.Module, example_inputs: Any) -> Program:
     """Export a network in eval mode. Raises GatorError if torch.export cannot, or if no program computes the same."""
     inputs = describe(example_inputs)
-    network = copy.deepcopy(network).cpu().eval()
-    reference = Flat(network, inputs).eval()
+    reference = Flat(copy.deepcopy(network).cpu(), inputs).eval()
     problems = []
     for free_batch, free_size in ((True, True), (True, False), (False, False)):
         if (free_size and not _runs_larger(reference, inputs)) or (free_batch and inputs.batch is None):
@@ -86,7 +85,7 @@ def program_of(network: nn.Module, example_inputs: Any) -> Program:
     raise GatorError(f"this network cannot be exported: {problems[-1]}")
 
 
-def _exported(reference: nn.Module, inputs: Inputs, free_batch: bool, free_size: bool) -> Program:
+def _exported(reference: Flat, inputs: Inputs, free_batch: bool, free_size: bool) -> Program:
     # A size of 1 would be taken for a constant.
     arguments = _random(inputs, batch=max(inputs.batch, 2) if free_batch and inputs.batch else inputs.batch)
     batch = Dim("batch", min=1)
@@ -96,7 +95,7 @@ def _exported(reference: nn.Module, inputs: Inputs, free_batch: bool, free_size:
         if free_size and _is_image(spec):
             free |= {2: Dim.AUTO, 3: Dim.AUTO}
         shapes.append(free)
-    flat = copy.deepcopy(reference)  # recording may leave traces in a network
+    flat = Flat(copy.deepcopy(reference.network), inputs).eval()  # recording may leave traces in a network
     with warnings.catch_warnings(), torch.no_grad():
         warnings.simplefilter("ignore")
         flat(*arguments)  # networks that remember the last size do so outside of the recording
