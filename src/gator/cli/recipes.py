@@ -13,10 +13,12 @@ from gator.suggest import did_you_mean
 from gator.training.shipped import SHIPPED, shipped_names, summary
 
 
+def _completed(incomplete: str) -> list[str]:
+    return [name for name in shipped_names() if name.startswith(incomplete)]
+
+
 def recipes(
-    name: Annotated[
-        str, typer.Argument(help="A recipe to print; without it, all are listed.", autocompletion=lambda: list(shipped_names()))
-    ] = "",
+    name: Annotated[str, typer.Argument(help="A recipe to print; without it, all are listed.", autocompletion=_completed)] = "",
 ) -> None:
     """List the recipes that come with Gator, or print one of them, to run or to start your own from."""
     if not name:

@@ -12,6 +12,7 @@ from gator.training.recipe import Phase, Recipe
 from gator.training.recipe_check import check
 from gator.training.run import run_on
 from gator.training.watch import Watch
+from gator.training.weights import missing_weights
 from gator.zoo.data import made_up, shape_of
 
 P = TypeVar("P", bound=Phase)
@@ -35,6 +36,8 @@ def dry_run(recipe: Recipe) -> str:
     if known is not None and not classes:
         where = recipe.data.folder or "the folder of the images"
         lines.append(f"  {where} is not here: the network has as many classes as its name implies")
+    if advice := missing_weights(recipe):
+        lines.append(advice)
     lines += [f"  {outcome.name}: {outcome.figures.macs:,} of {result.before.macs:,} MACs left" for outcome in result.rounds]
     return "\n".join(lines)
 

@@ -14,7 +14,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from gator.errors import FileError, RunError
+from gator.errors import FileError, RecipeError, RunError
 from gator.files.about import About
 from gator.files.formats.by_name import BY_SUFFIX
 from gator.files.formats.format import from_strings
@@ -40,8 +40,11 @@ class Opened:
 
     @property
     def recipe(self) -> Recipe | None:
-        """The recipe that made the network; None if it is not recorded."""
-        return recipe_from_text(self.about.recipe) if self.about.recipe else None
+        """The recipe that made the network; None if it is not recorded, or has keys that this version does not know."""
+        try:
+            return recipe_from_text(self.about.recipe) if self.about.recipe else None
+        except RecipeError:
+            return None
 
     @property
     def table(self) -> str:

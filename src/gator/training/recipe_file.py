@@ -197,6 +197,14 @@ def _toml(value: Any) -> str:
     return json.dumps(value, ensure_ascii=False)
 
 
+def value_at(mapping: Mapping[str, Any], key: str) -> Any:
+    """The value of a key such as "prune.lr"."""
+    found: Any = mapping
+    for part in key.split("."):
+        found = found[part]
+    return found
+
+
 def differing_keys(one: Mapping[str, Any], two: Mapping[str, Any], path: str = "") -> list[str]:
     """The keys in which two recipes differ."""
     found = []

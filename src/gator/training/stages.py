@@ -31,7 +31,7 @@ from gator.rank_zero import on_rank_zero
 from gator.surgery.slice import flush_denormals_
 from gator.training.about_network import about_network
 from gator.training.by_criterion import Choose, chosen_by_criterion
-from gator.training.checkpoint import State, checkpoints, load_optimizer_, parameters_in_order, write_checkpoint
+from gator.training.checkpoint import State, checkpoints, drop_latest, load_optimizer_, parameters_in_order, write_checkpoint
 from gator.training.costs import cost_for, setup_for
 from gator.training.evaluate import evaluate, recalibrate_
 from gator.training.final_times import RuntimeTimes, times_on_all, why_slower
@@ -45,6 +45,7 @@ from gator.training.report import Figures, Outcome, Result, figures, with_latenc
 from gator.training.restore import restore_, state_of
 from gator.training.rounds import Goal, chosen_round, may_go_on, next_goal, targets_of
 from gator.training.watch import Watch
+from gator.training.weights import missing_weights
 from gator.zoo.data import Data, load_data
 
 T = TypeVar("T")
@@ -78,6 +79,7 @@ class Run:
                 'prune.criterion = "function" and choose= go together: pass the function to gator.run or gator.resume'
             )
         self._choose = choose
+        self._given = recipe
         settings, count = recipe.data, processes.count
         if settings.batch % (max(settings.sub_batch, 1) * count):
             raise RunError(
@@ -138,7 +140,11 @@ class Run:
     def go(self, folder: RunFolder) -> Result:
         self.folder = folder
         self._write(lambda: folder.write_about(self._about()))
+        self._write(lambda: folder.keep_recipe(self._given))
         restore_(self)
+        self._steps_since_checkpoint = 0
+        if not self.resuming and (advice := missing_weights(self.recipe)):
+            self.watch.note(advice)
         self._last_checkpoint, started = time.monotonic(), time.monotonic()
         already = self.seconds
         try:
@@ -157,11 +163,18 @@ class Run:
             return self._finish()
         except LossError as error:
             assert stage is not None
-            key = "prune" if self._phase(stage)[1].before else stage.kind  # one annealing over both phases has one rate
-            advice = f"Start again with a smaller learning rate (--set {key}.lr=...)."
-            raise RunError(f"{error}\n  {self._last_good()}. {advice}") from error
+            raise RunError(f"{error}\n  {self._after_divergence(stage)}") from error
         finally:
             folder.close()
+
+    def _after_divergence(self, stage: Stage) -> str:
+        """What to do after a non-finite loss. A checkpoint that no good step followed is removed: its network has diverged."""
+        if not self._steps_since_checkpoint:
+            self._write(lambda: drop_latest(self.folder.checkpoints))
+        phase, span = self._phase(stage)
+        key = "prune" if span.before else stage.kind  # one annealing over both phases has one rate
+        lower = f"gator prune --resume {self.folder.path} --set {key}.lr={phase.lr / 10:.3g}"
+        return f"{self._last_good()}. Continue from there with a smaller learning rate:\n  {lower}"
 
     @property
     def stage(self) -> Stage | None:
@@ -191,6 +204,7 @@ class Run:
         recipe = self.recipe
         if stage.kind == "train":
             self.make_loop(stage, self.model)
+            self.watch.note(f"train: {self._length()}; each line shows the epoch, the loss and the accuracy after it")
         elif stage.kind == "prune":
             goal = self._goal()
             assert goal is not None
@@ -205,16 +219,37 @@ class Run:
             if goal.alpha is not None:
                 self.pruner.alpha = goal.alpha
             self.make_loop(stage, self.model, self.pruner)
+            self.watch.note(f"prune {stage.round + 1}: {self._length()} with gates, {goal.name}\n{self._what_is_shown()}")
         else:
             small = self._cut_network(stage)
+            as_cut, _ = self._evaluate(small)
             recalibrate_(
                 small, self.data.train, self.processes, batches=recipe.finetune.recalibrate,
                 channels_last=recipe.run.in_channels_last,
             )  # fmt: skip
             self.accuracy_cut, _ = self._evaluate(small)
             self.accuracy_best = self.accuracy_cut
-            self.watch.note(f"cut to {self._size_of(small)}; accuracy {self.accuracy_cut:.2f} % before fine-tuning")
+            self.watch.note(
+                f"cut to {self._size_of(small)}; before fine-tuning its accuracy is {as_cut:.2f} %, "
+                f"and {self.accuracy_cut:.2f} % with recalibrated batch norms"
+            )
             self.make_loop(stage, small)
+            if recipe.finetune.epochs:
+                self.watch.note(f"finetune {stage.round + 1}: {self._length()}")
+
+    def _length(self) -> str:
+        """How long the phase is that begins now."""
+        assert self.loop is not None
+        return f"{self.loop.phase.epochs} epochs of {self.loop.steps_an_epoch} steps"
+
+    def _what_is_shown(self) -> str:
+        """What the loss and the accuracy of the epochs with gates are of, which is not the same."""
+        batches = min(self.recipe.finetune.recalibrate, _BATCHES_FOR_A_LOOK)
+        norms = f"with batch norms recalibrated on {batches} batches" if batches else "without recalibrated batch norms"
+        return (
+            "  The loss is that of training, with gates drawn at random. The accuracy is that of the network as it would be cut\n"
+            f"  now, without random gates, {norms}. It falls while channels are removed; fine-tuning follows."
+        )
 
     def more_rounds(self) -> bool:
         """Whether the gated weights are needed again after the round that the run is at."""
@@ -375,8 +410,7 @@ class Run:
         files = [self.folder.dense, *(self.folder.path / outcome.file for outcome in self.rounds)]
         networks = [self.networks.from_file(file) for file in files]
         found = [self.before, *(outcome.figures for outcome in self.rounds)]
-        self.watch.note(f"timing {len(networks)} networks")
-        times = on_rank_zero(lambda: times_on_all(networks, timer))
+        times = on_rank_zero(lambda: times_on_all(networks, timer, self.watch.busy))
         before, *after = with_latencies(found, times)
         rounds = tuple(replace(outcome, figures=one) for outcome, one in zip(self.rounds, after, strict=True))
         chosen, why = chosen_round(self.recipe.prune, rounds, before.accuracy)
@@ -403,6 +437,7 @@ class Run:
     def _between_steps(self) -> None:
         loop, processes = self.loop, self.processes
         assert loop is not None
+        self._steps_since_checkpoint += 1
         if processes.is_rank_zero and self.watch.wants_step():
             self.watch.step(loop.moment())
         self._save_if_due()
@@ -421,7 +456,7 @@ class Run:
     def _write_checkpoint(self) -> Path:
         state = state_of(self)
         path = self._write(lambda: write_checkpoint(self.folder.checkpoints, self._checkpoint_number(), state))
-        self._last_checkpoint = time.monotonic()
+        self._last_checkpoint, self._steps_since_checkpoint = time.monotonic(), 0
         return path
 
     def _write(self, write: Callable[[], T]) -> T:
@@ -436,7 +471,11 @@ class Run:
 
     def _last_good(self) -> str:
         found = checkpoints(self.folder.checkpoints)
-        return f"The last good checkpoint is {found[-1]}" if found else "There is no checkpoint yet"
+        return (
+            f"The last good checkpoint is {found[-1]}"
+            if found
+            else "There is no good checkpoint yet: a resumed run begins anew"
+        )
 
     def _checkpoint_number(self) -> int:
         """The number of the next checkpoint, which grows with every step and every stage."""
