@@ -82,7 +82,7 @@ def test_order_and_augmentation_both_change_with_epoch_and_seed(name: str, cifar
         one, other = seen(0, 0, False), seen(epoch, seed, False)
         assert not torch.equal(one, other)  # the order alone
         assert set(map(_bytes, one)) & set(map(_bytes, other))
-    look = both(name, cifar, batch=8).train.preprocessing
+    look = both(name, cifar, batch=8).train.augmentation
     first, second = (in_memory.Draw.of(order.random(0, epoch, 0), 64, look.pad, slice(0, 64)) for epoch in (0, 1))
     assert not torch.equal(first.down, second.down)
 

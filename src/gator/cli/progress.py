@@ -77,8 +77,8 @@ class BarWatch(PlainWatch):
         self._console.print(wrapped(text), highlight=False, markup=False, soft_wrap=True)
 
     def busy(self, text: str) -> None:
-        self._begin(text, total=None, done=0)
-        self._phase = None
+        self.close()  # the thread that draws the bar would disturb what is timed
+        self.note(text)
 
     def wants_step(self) -> bool:
         return time.monotonic() - self._last > 0.25
@@ -95,15 +95,15 @@ class BarWatch(PlainWatch):
     def _show(self, moment: Moment) -> None:
         phase = (moment.phase, moment.round)
         if phase != self._phase:
-            self._begin(moment.title, total=moment.steps, done=moment.step)
+            self._begin(moment)
             self._phase = phase
         self._progress.update(self._task, completed=moment.step, facts=self._facts(moment))
 
-    def _begin(self, title: str, *, total: int | None, done: int) -> None:
+    def _begin(self, moment: Moment) -> None:
         self._progress.start()
         if self._task is not None:
             self._progress.remove_task(self._task)
-        self._task = self._progress.add_task(title, total=total, completed=done, facts="")
+        self._task = self._progress.add_task(moment.title, total=moment.steps, completed=moment.step, facts="")
 
     def _facts(self, moment: Moment) -> str:
         parts = [f"loss {moment.loss:.3f}"]
@@ -117,7 +117,7 @@ class BarWatch(PlainWatch):
     def close(self) -> None:
         if self._task is not None:
             self._progress.remove_task(self._task)
-            self._task = None
+            self._task = self._phase = None
         self._progress.stop()
 
 
@@ -128,10 +128,9 @@ def _two_lines(console: Any) -> Any:
 
     class TwoLines(Progress):
         def get_renderables(self) -> Any:
-            yield self.make_tasks_table([task for task in self.tasks if task.total is not None])
+            yield self.make_tasks_table(self.tasks)
             for task in self.tasks:
-                waiting = f"{task.description} ({task.elapsed or 0:.0f} s)" if task.total is None else ""
-                yield Text(f"  {task.fields['facts'] or waiting}", no_wrap=True, overflow="ellipsis")
+                yield Text(f"  {task.fields['facts']}", no_wrap=True, overflow="ellipsis")
 
     return TwoLines(
         TextColumn("[bold]{task.description}"), BarColumn(bar_width=20), MofNCompleteColumn(), TimeElapsedColumn(),

@@ -34,7 +34,7 @@ def times_on_all(
 
     `say` is told what is timed, before each runtime.
     """
-    say(f"timing {len(networks)} networks on {timer.setup.runtime}, interleaved: up to a minute")
+    say(f"timing {len(networks)} networks on {timer.setup.runtime}, interleaved; on a busy machine this is repeated")
     found = [RuntimeTimes(timer.setup.runtime, timer.accurate_times([timer.prepare(network) for network in networks]))]
     for name in _ALL:
         if name == timer.setup.runtime:

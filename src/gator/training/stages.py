@@ -29,6 +29,7 @@ from gator.gates.pruner import Pruner
 from gator.graph.inputs import describe
 from gator.rank_zero import on_rank_zero
 from gator.surgery.slice import flush_denormals_
+from gator.training import announce
 from gator.training.about_network import about_network
 from gator.training.by_criterion import Choose, chosen_by_criterion
 from gator.training.checkpoint import State, checkpoints, drop_latest, load_optimizer_, parameters_in_order, write_checkpoint
@@ -143,6 +144,7 @@ class Run:
         self._write(lambda: folder.keep_recipe(self._given))
         restore_(self)
         self._steps_since_checkpoint = 0
+        self.watch.note(f"{self.recipe.name}: {self.recipe.model.name} on {self.data.name}; run folder {folder.path}")
         if not self.resuming and (advice := missing_weights(self.recipe)):
             self.watch.note(advice)
         self._last_checkpoint, started = time.monotonic(), time.monotonic()
@@ -203,8 +205,7 @@ class Run:
         """Prepare a stage. Everything here depends on nothing but the last checkpoint."""
         recipe = self.recipe
         if stage.kind == "train":
-            self.make_loop(stage, self.model)
-            self.watch.note(f"train: {self._length()}; each line shows the epoch, the loss and the accuracy after it")
+            self.watch.note(announce.of_training(self.make_loop(stage, self.model)))
         elif stage.kind == "prune":
             goal = self._goal()
             assert goal is not None
@@ -218,8 +219,8 @@ class Run:
             assert self.pruner is not None
             if goal.alpha is not None:
                 self.pruner.alpha = goal.alpha
-            self.make_loop(stage, self.model, self.pruner)
-            self.watch.note(f"prune {stage.round + 1}: {self._length()} with gates, {goal.name}\n{self._what_is_shown()}")
+            loop = self.make_loop(stage, self.model, self.pruner)
+            self.watch.note(announce.of_gates(loop, goal.name, self._batches_for_a_look))
         else:
             small = self._cut_network(stage)
             as_cut, _ = self._evaluate(small)
@@ -229,27 +230,12 @@ class Run:
             )  # fmt: skip
             self.accuracy_cut, _ = self._evaluate(small)
             self.accuracy_best = self.accuracy_cut
-            self.watch.note(
-                f"cut to {self._size_of(small)}; before fine-tuning its accuracy is {as_cut:.2f} %, "
-                f"and {self.accuracy_cut:.2f} % with recalibrated batch norms"
-            )
-            self.make_loop(stage, small)
-            if recipe.finetune.epochs:
-                self.watch.note(f"finetune {stage.round + 1}: {self._length()}")
+            self.watch.note(announce.of_cut(self._size_of(small), as_cut, self.accuracy_cut))
+            self.watch.note(announce.of_fine_tuning(self.make_loop(stage, small)))
 
-    def _length(self) -> str:
-        """How long the phase is that begins now."""
-        assert self.loop is not None
-        return f"{self.loop.phase.epochs} epochs of {self.loop.steps_an_epoch} steps"
-
-    def _what_is_shown(self) -> str:
-        """What the loss and the accuracy of the epochs with gates are of, which is not the same."""
-        batches = min(self.recipe.finetune.recalibrate, _BATCHES_FOR_A_LOOK)
-        norms = f"with batch norms recalibrated on {batches} batches" if batches else "without recalibrated batch norms"
-        return (
-            "  The loss is that of training, with gates drawn at random. The accuracy is that of the network as it would be cut\n"
-            f"  now, without random gates, {norms}. It falls while channels are removed; fine-tuning follows."
-        )
+    @property
+    def _batches_for_a_look(self) -> int:
+        return min(self.recipe.finetune.recalibrate, _BATCHES_FOR_A_LOOK)
 
     def more_rounds(self) -> bool:
         """Whether the gated weights are needed again after the round that the run is at."""
@@ -319,7 +305,7 @@ class Run:
         if not self.whole_cost:
             self.whole_cost, self.channels = self.pruner.whole_cost, len(self.pruner.gates)
 
-    def make_loop(self, stage: Stage, network: nn.Module, pruner: Pruner | None = None, state: State | None = None) -> None:
+    def make_loop(self, stage: Stage, network: nn.Module, pruner: Pruner | None = None, state: State | None = None) -> Loop:
         phase, span = self._phase(stage)
         parameters = list(network.parameters()) if state is None else parameters_in_order(state, network)
         optimizer = optimizer_for(phase, parameters)
@@ -330,6 +316,7 @@ class Run:
             teacher=self.teacher if phase.distill else None, first_epoch=self._first_epoch(stage), span=span,
             whole_cost=self.whole_cost, channels=self.channels,
         )  # fmt: skip
+        return self.loop
 
     def _first_epoch(self, stage: Stage) -> int:
         """The number of a stage's first epoch, on which the order of the examples depends."""
@@ -370,8 +357,10 @@ class Run:
         if loop.pruner is None:
             return loop.network
         small = self.networks.placed(loop.pruner.cut_so_far())
-        batches = min(self.recipe.finetune.recalibrate, _BATCHES_FOR_A_LOOK)
-        recalibrate_(small, self.data.train, self.processes, batches=batches, channels_last=self.recipe.run.in_channels_last)
+        recalibrate_(
+            small, self.data.train, self.processes, batches=self._batches_for_a_look,
+            channels_last=self.recipe.run.in_channels_last,
+        )  # fmt: skip
         return small
 
     def _evaluate(self, network: nn.Module, *, float32: bool = False) -> tuple[float, float]:
