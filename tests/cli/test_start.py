@@ -61,4 +61,4 @@ def test_the_names_that_are_loaded_late_are_those_that_type_checkers_see() -> No
         assert getattr(gator, name) is not None
     assert set(gator.__all__) <= set(dir(gator))
     with pytest.raises(AttributeError, match="has no attribute 'nothing'"):
-        gator.nothing  # noqa: B018
+        gator.nothing

@@ -25,7 +25,7 @@ ABOUT = gator.About(
     network="digits:resnet",
     input=(1, 8, 8),
     preprocessing=gator.Preprocessing((8, 8), 8, (0.3,), (0.4,), pixel_max=16, colors="L"),
-    class_names=("zero", "one", "two – zwei"),
+    class_names=("zero", "one", "two, zwei"),
     recipe='name = "x"\n',
     tested_on="449 digits",
     figures={"accuracy": 97.5, "macs": 10},

@@ -45,9 +45,11 @@ class RunFolder:
         self._events: Any = None
 
     @classmethod
-    def new(cls, path: Path, recipe: Recipe, environment: dict[str, Any]) -> RunFolder:
-        """Create the folder of a new run; it must not exist yet, or be empty."""
-        if path.exists() and (not path.is_dir() or any(path.iterdir())):
+    def new(cls, path: Path, recipe: Recipe, environment: dict[str, Any], *, overwrite: bool = False) -> RunFolder:
+        """Create the folder of a new run; it must not exist yet, or be empty, or with `overwrite` be that of another run."""
+        if overwrite:
+            cls.remove(path)
+        elif path.exists() and (not path.is_dir() or any(path.iterdir())):
             raise RunError(
                 f"{path} exists already; choose another folder, or resume its run: gator prune --resume {path}\n"
                 "  A run folder is replaced by a new run with --overwrite."

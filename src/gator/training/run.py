@@ -128,9 +128,8 @@ def _stopped_at_once(interrupt: KeyboardInterrupt, folder: RunFolder | None) -> 
 def _new_folder(recipe: Recipe, path: Path | None, processes: Processes, overwrite: bool) -> RunFolder:
     def made() -> Path:
         where = path or (Path("runs") / recipe.name if overwrite else next_free(Path("runs"), recipe.name))
-        if overwrite:
-            RunFolder.remove(where)
-        return RunFolder.new(where, recipe, environment(recipe, str(processes.device), processes.count)).path
+        found = environment(recipe, str(processes.device), processes.count)
+        return RunFolder.new(where, recipe, found, overwrite=overwrite).path
 
     return RunFolder(on_rank_zero(made))
 
