@@ -14,7 +14,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from gator.errors import DataError
+from gator.errors import DataError, MissingExtraError
 from gator.extras import optional_import
 from gator.graph.json_fields import counts, field, floats
 
@@ -89,7 +89,9 @@ class Preprocessing:
             raise DataError(f"there is no image {path}")
         try:
             pixels = self.pixels(self.decoded(path))
-        except (OSError, ValueError, SyntaxError) as error:
+        except MissingExtraError:
+            raise
+        except Exception as error:  # a damaged image can fail in any way
             raise DataError(f"{path} cannot be read as an image: {error}") from error
         return self.values(torch.from_numpy(pixels.copy()).permute(2, 0, 1)[None]).contiguous()
 
