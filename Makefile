@@ -19,7 +19,7 @@ test-all: .venv/dev
 	$(BIN)/python -m pytest -n $(WORKERS) --hypothesis-profile=$(HYPOTHESIS_PROFILE)
 
 test-users: .venv/users
-	$(BIN)/python -m pytest -n 0 tests/gates/test_yolo.py tests/test_integration_lightning.py
+	$(BIN)/python -m pytest -n 0 tests/gates/test_yolo.py tests/files/test_export_yolo.py tests/test_integration_lightning.py
 
 test-torch: $(OTHER)/dev
 	$(OTHER)/bin/python -m pytest -n $(WORKERS) -m "not slow" --hypothesis-profile=quick

@@ -35,7 +35,14 @@ class Tiny(nn.Module):
 def saved(folder: Path) -> bytes:
     model = Tiny()
     graph = gator.trace(model, {"x": torch.zeros(2, 3), "scale": 2.0})
-    gator.save(gator.cut(model, graph, {"inner": [], "stem": [0, 2, 3]}), folder / "tiny.safetensors")
+    about = gator.About(
+        network="digits:resnet",
+        input=(3,),
+        preprocessing=gator.Preprocessing((8, 8), 8),
+        class_names=("a", "b"),
+        figures={"macs": 1},
+    )
+    gator.save(gator.cut(model, graph, {"inner": [], "stem": [0, 2, 3]}), folder / "tiny.safetensors", about=about)
     return (folder / "tiny.safetensors").read_bytes()
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import subprocess
 import sys
 from pathlib import Path
@@ -9,9 +10,11 @@ from pathlib import Path
 import pytest
 import torch
 from torch import nn
+from typer.testing import CliRunner
 
 import gator
 from gator import zoo
+from gator.cli import main
 from gator.training.evaluate import evaluate
 from gator.training.processes import Processes
 from gator.training.recipe import RunSettings
@@ -19,7 +22,9 @@ from gator.training.weights import with_weights
 from gator.zoo.data import load_data
 
 SHARED = Path(__file__).parents[3] / "shared"
-SHIPPED = Path(__file__).parents[2] / "benchmarks" / "results" / "cifar10-resnet20-half.safetensors"
+RESULTS = Path(__file__).parents[2] / "benchmarks" / "results"
+SHIPPED = RESULTS / "cifar10-resnet20-half.safetensors"
+NETWORKS = sorted(RESULTS.rglob("*.safetensors"))
 WEIGHTS = SHARED / "weights" / "cifar10-resnet20.safetensors"
 
 
@@ -55,6 +60,21 @@ def test_the_published_network_scores_what_it_scored(cifar) -> None:
 def test_the_shipped_network_scores_what_is_said(cifar) -> None:
     network = with_weights(zoo.build("cifar:resnet20").model, SHIPPED)
     assert score(network, cifar) == pytest.approx(90.80, abs=0.05)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("path", NETWORKS, ids=lambda path: path.stem)
+def test_gator_eval_reproduces_the_figure_of_every_network(path: Path, cifar) -> None:
+    """The figure is in the file, or in a JSON file of the same name beside it."""
+    beside, network = path.with_suffix(".json"), "cifar:resnet20" if "resnet20" in path.stem else "cifar:resnet56"
+    command = ["eval", str(path), "--data", "cifar10", "--folder", str(cifar), "--json", "--model", network]
+    done = CliRunner().invoke(main._commands(), command)
+    assert done.exit_code == 0, done.exception
+    found = json.loads(done.stdout)
+    recorded = [found["recorded"]["accuracy"]] if "accuracy" in found["recorded"] else []
+    figures = recorded + ([json.loads(beside.read_text())["accuracy"]] if beside.is_file() else [])
+    assert figures
+    assert all(found["accuracy"] == pytest.approx(figure, abs=0.01 + 1e-9) for figure in figures)
 
 
 def test_the_shipped_network_has_half_of_the_macs() -> None:

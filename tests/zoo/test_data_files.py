@@ -195,7 +195,9 @@ class TestImageFolder:
     def test_shape_and_size(self, folder: str) -> None:
         data = self.ask(folder)
         assert (data.classes, data.shape, data.tested_on) == (2, (3, 32, 32), "6 validation images")
-        assert shape_of("imagefolder", image_size=32) == ((3, 32, 32), 1000)
+        assert shape_of("imagefolder", image_size=32) == ((3, 32, 32), 0)
+        assert shape_of("imagefolder", image_size=32, folder=folder) == ((3, 32, 32), 2)
+        assert data.class_names == ("ant", "bee")
         assert len(data.train) == 5
         assert sorted(y for _, batch in data.train.batches(0) for y in batch.tolist()) == [0] * 5 + [1] * 5
         assert torch.cat([y for _, y in data.test.batches(0)]).tolist() == [0, 0, 0, 1, 1, 1]

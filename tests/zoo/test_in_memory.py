@@ -82,7 +82,7 @@ def test_order_and_augmentation_both_change_with_epoch_and_seed(name: str, cifar
         one, other = seen(0, 0, False), seen(epoch, seed, False)
         assert not torch.equal(one, other)  # the order alone
         assert set(map(_bytes, one)) & set(map(_bytes, other))
-    look = both(name, cifar, batch=8).train.preprocessing
+    look = both(name, cifar, batch=8).train.augmentation
     first, second = (in_memory.Draw.of(order.random(0, epoch, 0), 64, look.pad, slice(0, 64)) for epoch in (0, 1))
     assert not torch.equal(first.down, second.down)
 
@@ -140,14 +140,15 @@ def test_the_global_generators_are_left_alone(name: str, cifar: str) -> None:
     same(first, data.train.batches(0))
 
 
-def slow(image: torch.Tensor, look: in_memory.Preprocessing, down: int, right: int, mirrored: bool) -> torch.Tensor:
+def slow(image: torch.Tensor, train: in_memory.TrainImages, down: int, right: int, mirrored: bool) -> torch.Tensor:
     """One image after the other: pad with black, crop, flip, normalize."""
     height, width = image.shape[1:]
-    ground = functional.pad(image, (look.pad,) * 4)
+    look, varied = train.preprocessing, train.augmentation
+    ground = functional.pad(image, (varied.pad,) * 4)
     window = ground[:, down : down + height, right : right + width]
-    if mirrored and look.flip:
+    if mirrored and varied.flip:
         window = window.flip(2)
-    scaled = window.float() / look.white
+    scaled = window.float() / look.pixel_max
     return (scaled - torch.tensor(look.mean)[:, None, None]) / torch.tensor(look.std)[:, None, None]
 
 
@@ -155,19 +156,19 @@ def slow(image: torch.Tensor, look: in_memory.Preprocessing, down: int, right: i
 def test_augmentation_is_a_crop_and_a_mirror_of_the_original(name: str, cifar: str) -> None:
     """Found by trying every crop of the original image, without asking how it was drawn."""
     data, plain = both(name, cifar, batch=16), both(name, cifar, batch=16, augment=False)
-    look = data.train.preprocessing
+    look, varied = data.train.preprocessing, data.train.augmentation
     seen = set()
     for (x, y), (original, labels) in zip(data.train.batches(0), plain.train.batches(0), strict=True):
         assert torch.equal(y, labels)
         raw = original * torch.tensor(look.std)[:, None, None] + torch.tensor(look.mean)[:, None, None]
-        raw = (raw * look.white).round().to(torch.uint8)
+        raw = (raw * look.pixel_max).round().to(torch.uint8)
         for one, source in zip(x[:4], raw[:4], strict=True):
-            steps = range(2 * look.pad + 1)
-            ways = [(d, r, m) for d in steps for r in steps for m in ([False, True] if look.flip else [False])]
-            found = [way for way in ways if torch.equal(slow(source, look, *way), one)]
+            steps = range(2 * varied.pad + 1)
+            ways = [(d, r, m) for d in steps for r in steps for m in ([False, True] if varied.flip else [False])]
+            found = [way for way in ways if torch.equal(slow(source, data.train, *way), one)]
             assert found
             seen |= set(found)
-    assert {m for *_, m in seen} == ({False, True} if look.flip else {False})
+    assert {m for *_, m in seen} == ({False, True} if varied.flip else {False})
     assert len({d for d, *_ in seen}) > 2
     assert len({r for _, r, _ in seen}) > 2
 

@@ -140,3 +140,15 @@ def test_a_missing_extra_is_named(monkeypatch) -> None:
     monkeypatch.setitem(sys.modules, "timm", None)
     with pytest.raises(gator.MissingExtraError, match=r"pip install 'torch-gator\[zoo\]'"):
         zoo.build("timm:levit_128")
+
+
+def test_published_weights_with_another_number_of_classes(torchvision, monkeypatch) -> None:
+    """All layers but the classifier get the published weights, as timm does it."""
+    published = torchvision.models.get_model("squeezenet1_1", weights=None).state_dict()
+    kind = torchvision.models.get_model_weights("squeezenet1_1")
+    monkeypatch.setattr(kind, "get_state_dict", lambda self, **_: published)
+    state = zoo.build("torchvision:squeezenet1_1", classes=3, pretrained="DEFAULT").model.state_dict()
+    assert state["classifier.1.weight"].shape[0] == 3
+    assert all(torch.equal(state[key], published[key]) for key in state if not key.startswith("classifier.1"))
+    with pytest.raises(gator.ModelNameError, match="cannot be built with weights 'NONE'"):
+        zoo.build("torchvision:squeezenet1_1", classes=3, pretrained="NONE")

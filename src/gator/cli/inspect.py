@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
-import torch
 import typer
 
-from gator import zoo
 from gator.errors import GatorError
-from gator.graph.trace import trace
+
+if TYPE_CHECKING:
+    import torch
 
 
 def inspect(
@@ -28,6 +28,9 @@ def inspect(
     explain: Annotated[str, typer.Option("--explain", help="Explain why this edge, layer or parameter is tied or fixed.")] = "",
 ) -> None:
     """Print which channels of a network depend on each other."""
+    from gator import zoo
+    from gator.graph.trace import trace
+
     network = zoo.build(name, example_inputs=shape_of(input) if input else None)
     graph = trace(network.model, network.example_inputs, fixed=fixed, heads=heads, outputs=outputs)
     if explain:
@@ -44,4 +47,6 @@ def shape_of(text: str) -> torch.Tensor:
         raise GatorError(f"--input {text!r} is not a shape; write sizes separated by commas, for example 1,3,224,224") from None
     if any(size < 1 for size in sizes):
         raise GatorError(f"--input {text!r}: every size must be at least 1")
+    import torch
+
     return torch.zeros(sizes)

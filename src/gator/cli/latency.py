@@ -6,22 +6,18 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from statistics import fmean
-from typing import Annotated, cast
+from typing import TYPE_CHECKING, Annotated, cast
 
 import typer
 
-from gator import zoo
 from gator.cli.inspect import shape_of
-from gator.cost.latency.fit import fit_of, mape, rank_correlation
-from gator.cost.latency.latency import Latency
-from gator.cost.latency.layer_times import LayerTimes
-from gator.cost.latency.measuring.builder import Progress
-from gator.cost.latency.runtimes.run_setup import DtypeName, RuntimeName
-from gator.cost.latency.table.latency_table import NetworkTime, Table
-from gator.cost.latency.table.table_file import cache_folder, read
-from gator.cost.latency.widths import cut_to, random_widths
 from gator.errors import FileError, GatorError
-from gator.graph.trace import trace
+
+if TYPE_CHECKING:
+    from gator.cost.latency.latency import Latency
+    from gator.cost.latency.measuring.builder import Progress
+    from gator.cost.latency.runtimes.run_setup import DtypeName, RuntimeName
+    from gator.cost.latency.table.latency_table import Table
 
 _SEED = 77  # of the networks to check: not one that tables are fitted to
 commands = typer.Typer(help="Latency tables: how long the layers of a network take on this device.", no_args_is_help=True)
@@ -52,6 +48,11 @@ def build(
     table: File = "",
 ) -> None:
     """Time the layers of a network. What is in the table is not timed again, so that an interrupted build resumes."""
+    from gator import zoo
+    from gator.cost.latency.fit import fit_of
+    from gator.cost.latency.layer_times import LayerTimes
+    from gator.graph.trace import trace
+
     cost = _cost(runtime, batch, threads, channels_last, dtype, device, table)
     network = zoo.build(name, example_inputs=shape_of(input) if input else None, classes=classes)
     graph = trace(network.model, network.example_inputs)
@@ -62,6 +63,8 @@ def build(
 
 def _cost(runtime: str, batch: int, threads: int, channels_last: bool, dtype: str, device: str, table: str) -> Latency:
     """`Latency` checks the names."""
+    from gator.cost.latency.latency import Latency
+
     names = cast("RuntimeName", runtime), cast("DtypeName", dtype)
     return Latency(names[0], "table", batch or None, threads or None, channels_last, names[1], device, table=table)
 
@@ -94,6 +97,8 @@ def show(
     layers: Annotated[bool, typer.Option("--layers", help="Also the times of every kind of layer.")] = False,
 ) -> None:
     """Print which tables there are and what they contain. `gator latency build` prints the error of a network."""
+    from gator.cost.latency.table.table_file import cache_folder, read
+
     paths = [Path(table)] if table else sorted(cache_folder().glob("*.json"))
     if not paths:
         typer.echo(f"no tables in {cache_folder()}; gator latency build makes one")
@@ -109,6 +114,8 @@ def show(
 
 def shown(table: Table, *, layers: bool) -> str:
     """A table for people."""
+    from gator.cost.latency.table.latency_table import NetworkTime
+
     points = sum(len(grid.ms) for grid in table.grids.values())
     lines = [f"  {table.key}", f"  {len(table.grids)} kinds of layers at {points} widths"]
     for group, steps in table.steps.items():
@@ -139,6 +146,11 @@ def check(
     networks: Annotated[int, typer.Option("--networks", help="How many networks of random widths to measure.")] = 10,
 ) -> None:
     """Measure networks of random widths and compare them with what the table predicts."""
+    from gator import zoo
+    from gator.cost.latency.fit import mape, rank_correlation
+    from gator.cost.latency.widths import cut_to, random_widths
+    from gator.graph.trace import trace
+
     if networks < 2:
         raise GatorError(f"--networks {networks}; expected 2 or more, because their order is compared too")
     cost = _cost(runtime, batch, threads, channels_last, dtype, device, table)

@@ -2,31 +2,26 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
-from torch import nn
 
-from gator import zoo
+from gator.cli.arguments import ModelName
 from gator.cli.inspect import shape_of
 from gator.cli.latency import Batch, ChannelsLast, Classes, Device, Dtype, Input, Runtime, Threads
-from gator.cost.denormals import denormals_of
-from gator.cost.latency.network_timer import NetworkTimer
-from gator.cost.latency.runtimes.by_name import runtime_of
-from gator.cost.latency.runtimes.run_setup import checked_setup
-from gator.cost.measure import measure as footprint
-from gator.cost.timing import undisturbed
-from gator.errors import GatorError
-from gator.files.save import load
-from gator.graph.inputs import Inputs, describe
+from gator.errors import FileError, GatorError
+
+if TYPE_CHECKING:
+    from torch import nn
+
+    from gator.cost.latency.network_timer import NetworkTimer
+    from gator.graph.inputs import Inputs
 
 
 def measure(
-    name: Annotated[str, typer.Argument(help="A network by name, as for gator inspect.")],
-    against: Annotated[
-        str, typer.Option("--against", help="Another network by name, or a file written by gator.save with a cut of the first.")
-    ] = "",
+    name: Annotated[str, typer.Argument(help="A network by name, as for gator inspect, a network file, or a run folder.")],
+    against: Annotated[str, typer.Option("--against", help="Another one; a network file may be a cut of the first.")] = "",
+    model: ModelName = "",
     runtime: Runtime = "eager",
     threads: Threads = 0,
     batch: Batch = 0,
@@ -39,46 +34,71 @@ def measure(
     layers: Annotated[int, typer.Option("--layers", help="How many layers to list, the slowest first.")] = 12,
 ) -> None:
     """Multiply-adds, parameters, bytes and time of a network, interleaved with another one if one is given."""
+    from gator.cost.denormals import denormals_of
+    from gator.cost.latency.network_timer import NetworkTimer
+    from gator.cost.latency.runtimes.by_name import runtime_of
+    from gator.cost.latency.runtimes.run_setup import checked_setup
+    from gator.cost.measure import measure as footprint
+    from gator.cost.timing import undisturbed
+    from gator.graph.inputs import describe
+
     setup = checked_setup(runtime, device, threads or None, dtype, channels_last, batch or None)
     runtime_of(setup)
     if rounds < 1:
         raise GatorError(f"--rounds {rounds}; expected 1 or more")
     inputs = shape_of(input) if input else None
-    network = zoo.build(name, example_inputs=inputs, classes=classes)
-    described = describe(network.example_inputs)
-    models: list[tuple[str, nn.Module]] = [(name, network.model.eval())]
+    first, example = _network(name, model, inputs, classes)
+    described = describe(example)
+    models = [(name, first)]
     if against:
-        models.append((against, _other(against, name, described, inputs, classes)))
+        other, its_example = _network(against, model or _name_of(name), inputs, classes)
+        if describe(its_example).leaves != described.leaves:
+            raise GatorError(f"{against} takes other inputs than {name}; give both the same with --input")
+        models.append((against, other))
     timer = NetworkTimer(setup, described, rounds)
     runs = [timer.prepare(model) for _, model in models]
     timings = undisturbed(lambda: timer.times(runs))
     typer.echo(timer.conditions)
     args, kwargs = described.random(batch=setup.batch)
     call = args or kwargs
-    for (label, model), timing in zip(models, timings, strict=True):
-        typer.echo(f"{label}: {footprint(model, call)}, {timing}")
-        found = denormals_of(model, call)
+    for (label, network), timing in zip(models, timings, strict=True):
+        typer.echo(f"{label}: {footprint(network, call)}, {timing}")
+        found = denormals_of(network, call)
         if found:
             typer.echo(f"  {found}")
     if against:
         share = timings[1].mean_ms / timings[0].mean_ms
         typer.echo(f"{against} takes {share:.3f} of the time of {name}, on average over {rounds} interleaved rounds")
-    for label, model in models:
-        _breakdown(label, model, timer, described, layers)
+    for label, network in models:
+        _breakdown(label, network, timer, described, layers)
 
 
-def _other(against: str, name: str, described: Inputs, inputs: object, classes: int) -> nn.Module:
-    if Path(against).suffix == ".safetensors":
-        return load(against, zoo.build(name, example_inputs=inputs, classes=classes).model).eval()
-    other = zoo.build(against, example_inputs=inputs, classes=classes)
-    if describe(other.example_inputs).leaves != described.leaves:
-        raise GatorError(f"{against} takes other inputs than {name}; give both the same with --input")
-    return other.model.eval()
+def _network(name: str, model: str, inputs: Any, classes: int) -> tuple[nn.Module, Any]:
+    """A network, by name or from a file, in eval mode, and example inputs."""
+    from gator import zoo
+    from gator.training.opened import is_network, opened
+
+    if not is_network(name):
+        network = zoo.build(name, example_inputs=inputs, classes=classes)
+        return network.model.eval(), network.example_inputs
+    found = opened(name, model=model, classes=classes, example_inputs=inputs)
+    if found.model is None:
+        raise FileError(f"{name} is an exported file; give the run folder or the .safetensors file it came from")
+    return found.model, found.example_inputs
+
+
+def _name_of(name: str) -> str:
+    """The name to build a file with that is measured against `name`; the file's own name counts if `name` is a file too."""
+    from gator.training.opened import is_network
+
+    return "" if is_network(name) else name
 
 
 def _breakdown(label: str, model: nn.Module, timer: NetworkTimer, inputs: Inputs, most: int) -> None:
     if not most:
         return
+    from gator.cost.latency.runtimes.by_name import runtime_of
+
     setup = timer.setup
     with setup.on():
         found = runtime_of(setup).layers(model, setup.arguments(inputs), setup, max(timer.rounds // 3, 3))

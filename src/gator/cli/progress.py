@@ -10,6 +10,7 @@ from typing import Any
 
 import typer
 
+from gator.cli.screen import wrapped
 from gator.training.watch import Moment, Watch
 
 
@@ -55,25 +56,29 @@ class PlainWatch(Watch):
 
 
 class BarWatch(PlainWatch):
-    """Shows a bar per phase with steps, remaining time, loss, living channels and cost; the lines of epochs stay above it."""
+    """Shows a bar per phase with steps and times, and below it loss, cost, channels and accuracy; both fit into 80 columns.
+
+    The lines of epochs stay above it.
+    """
 
     def __init__(self) -> None:
         super().__init__()
         from rich.console import Console
-        from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 
         self._console = Console()
-        self._progress = Progress(
-            TextColumn("[bold]{task.description}"), BarColumn(bar_width=24), MofNCompleteColumn(), TimeElapsedColumn(),
-            TextColumn("left"), TimeRemainingColumn(), TextColumn("{task.fields[facts]}"), console=self._console,
-        )  # fmt: skip
+        self._progress = _two_lines(self._console)
         self._task: Any = None
         self._phase: tuple[str, int] | None = None
         self._last = 0.0
         self._accuracy: float | None = None
 
     def note(self, text: str) -> None:
-        self._console.print(text, highlight=False, markup=False)
+        # Wrapped between words here: Rich and terminals break long paths anywhere.
+        self._console.print(wrapped(text), highlight=False, markup=False, soft_wrap=True)
+
+    def busy(self, text: str) -> None:
+        self.close()  # the thread that draws the bar would disturb what is timed
+        self.note(text)
 
     def wants_step(self) -> bool:
         return time.monotonic() - self._last > 0.25
@@ -90,14 +95,15 @@ class BarWatch(PlainWatch):
     def _show(self, moment: Moment) -> None:
         phase = (moment.phase, moment.round)
         if phase != self._phase:
-            self._progress.start()
-            if self._task is not None:
-                self._progress.remove_task(self._task)
-            self._task, self._phase = (
-                self._progress.add_task(moment.title, total=moment.steps, completed=moment.step, facts=""),
-                phase,
-            )
+            self._begin(moment)
+            self._phase = phase
         self._progress.update(self._task, completed=moment.step, facts=self._facts(moment))
+
+    def _begin(self, moment: Moment) -> None:
+        self._progress.start()
+        if self._task is not None:
+            self._progress.remove_task(self._task)
+        self._task = self._progress.add_task(moment.title, total=moment.steps, completed=moment.step, facts="")
 
     def _facts(self, moment: Moment) -> str:
         parts = [f"loss {moment.loss:.3f}"]
@@ -105,8 +111,28 @@ class BarWatch(PlainWatch):
             goal = "" if moment.target is None else f" → {moment.target:.1%}"
             parts += [f"cost {moment.cost_left:.1%}{goal}", f"channels {moment.living}/{moment.channels}"]
         if self._accuracy is not None:
-            parts.append(f"accuracy {self._accuracy:.2f} %")
+            parts.append(f"accuracy {self._accuracy:.2f}%")
         return ", ".join(parts)
 
     def close(self) -> None:
+        if self._task is not None:
+            self._progress.remove_task(self._task)
+            self._task = self._phase = None
         self._progress.stop()
+
+
+def _two_lines(console: Any) -> Any:
+    """Rich's progress with the facts of a task on a line of their own."""
+    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
+    from rich.text import Text
+
+    class TwoLines(Progress):
+        def get_renderables(self) -> Any:
+            yield self.make_tasks_table(self.tasks)
+            for task in self.tasks:
+                yield Text(f"  {task.fields['facts']}", no_wrap=True, overflow="ellipsis")
+
+    return TwoLines(
+        TextColumn("[bold]{task.description}"), BarColumn(bar_width=20), MofNCompleteColumn(), TimeElapsedColumn(),
+        TextColumn("left"), TimeRemainingColumn(), console=console,
+    )  # fmt: skip

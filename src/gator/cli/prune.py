@@ -7,13 +7,18 @@ from typing import Annotated
 import typer
 
 from gator.cli.progress import ShownLog, watch_for
+from gator.cli.screen import say
 from gator.errors import RecipeError
+from gator.training.shipped import shipped_names
 
 
 def prune(
     recipe: Annotated[
         str,
-        typer.Argument(help="A TOML file, or a recipe that comes with Gator; by default a small network on digits."),
+        typer.Argument(
+            help="A TOML file, or a recipe that comes with Gator; by default a small network on digits.",
+            autocompletion=lambda incomplete: [name for name in shipped_names() if name.startswith(incomplete)],
+        ),
     ] = "digits",
     cost: Annotated[str, typer.Option("--cost", help="The cost to reduce: flops, memory or latency (prune.cost).")] = "",
     target: Annotated[
@@ -28,6 +33,9 @@ def prune(
     ] = [],  # noqa: B006
     out: Annotated[str, typer.Option("--out", help="The run folder; by default a new one under runs/.")] = "",
     resume: Annotated[str, typer.Option("--resume", help="Resume the run in this folder from its last checkpoint.")] = "",
+    overwrite: Annotated[
+        bool, typer.Option("--overwrite", help="Replace the run in the run folder (runs/NAME, or that of --out).")
+    ] = False,
     dry_run: Annotated[
         bool,
         typer.Option("--dry-run", help="Build everything, run two steps of every phase on made-up data, write nothing."),
@@ -40,17 +48,17 @@ def prune(
 
     given = {"prune.cost": cost, "prune.target": target, "latency.runtime": runtime}
     set = [*(f"{key}={value}" for key, value in given.items() if value), *set]
-    if resume and (set or out or dry_run or recipe != "digits"):
-        raise RecipeError("--resume reads the recipe from the run folder: give the folder and no other option")
+    if resume and (out or overwrite or dry_run or recipe != "digits"):
+        raise RecipeError("--resume reads the recipe from the run folder: give the folder, and --set for what shall change")
     if dry_run:
         typer.echo(try_recipe(read_recipe(recipe, set)))
         return
     watch = watch_for()
     with ShownLog(watch):
         if resume:
-            result = run.resume(resume, watch=watch)
+            result = run.resume(resume, changes=set, watch=watch)
         else:
-            result = run.run(read_recipe(recipe, set), folder=out or None, watch=watch)
+            result = run.run(read_recipe(recipe, set), folder=out or None, watch=watch, overwrite=overwrite)
     if watch.prints:
-        typer.echo(f"\n{result}\n\ntested on {result.tested_on}; {result.seconds:.0f} s")
-        typer.echo(f"run folder: {result.folder}; network: {result.network}")
+        say(f"\n{result}\n\ntested on {result.tested_on}; {result.seconds:.0f} s")
+        say(f"run folder: {result.folder}; network: {result.network}")

@@ -1,4 +1,4 @@
-"""`save` and `load`: one safetensors file with the weights of a network and, as JSON metadata, the plan of its cut.
+"""`save`: one safetensors file with the weights of a network and, as JSON metadata, the plan of its cut and what belongs to it.
 
 Loading runs no code from the file: the plan is applied to a model of the original architecture, then the weights are loaded.
 The first mismatch is an error that names it, and the model passed in is not changed.
@@ -19,6 +19,7 @@ from torch import nn
 
 from gator.atomic_file import write_atomically
 from gator.errors import FileError, GatorError
+from gator.files.about import About
 from gator.graph.json_fields import field
 from gator.graph.tensor_identity import memory_of, storage_of, without_data
 from gator.graph.trace import named_tensors
@@ -27,12 +28,17 @@ from gator.surgery.apply import apply, plan
 from gator.surgery.cut_plan import CutPlan
 from gator.surgery.history import steps_of
 
-FORMAT = 3  # formats 1 and 2 had a list of cuts, each with its graph
+# Formats 1 and 2 had a list of cuts, each with its graph. A key that older versions can do without, such as "about", does not
+# change the format: they ignore it.
+FORMAT = 3
 _KEY = "gator"
 
 
-def save(model: nn.Module, path: str | os.PathLike[str]) -> None:
+def save(model: nn.Module, path: str | os.PathLike[str], *, about: About | None = None) -> None:
     """Write a network to one safetensors file: its weights and, if it was cut, its plan as JSON metadata.
+
+    about: what belongs to the network (a `gator.About`): its name, with which `gator.load` builds it, the preprocessing of its
+    inputs, the names of its classes. `gator prune` fills it in.
 
     The file is written completely or not at all. Raises FileError if it cannot be written, or if the state_dict holds something
     other than tensors.
@@ -41,6 +47,8 @@ def save(model: nn.Module, path: str | os.PathLike[str]) -> None:
     >>> small = gator.load("small.safetensors", Network())
     """
     tensors, content = packed(model)
+    if about is not None:
+        content["about"] = about.to_data()
     write_tensors(Path(path), tensors, {_KEY: json.dumps(content), "format": "pt"})
 
 
@@ -73,22 +81,6 @@ def write_tensors(target: Path, tensors: dict[str, torch.Tensor], metadata: dict
         raise FileError(f"cannot write {target}: {error}") from error
 
 
-def load(path: str | os.PathLike[str], model: nn.Module) -> nn.Module:
-    """Load a network from a file. `model` is a fresh instance of the original architecture; it is not changed.
-
-    Raises FileError for a file that is damaged, of another format, without a cut, or of another architecture.
-
-    >>> gator.save(small, "small.safetensors")
-    >>> small = gator.load("small.safetensors", Network())
-    """
-    if not isinstance(model, nn.Module):
-        raise FileError(f"load needs an instance of the original network, not {model!r}; pass Network(), not Network")
-    tensors, content = read_packed(Path(path))
-    if content["plan"] is None:
-        raise FileError(f"{path} holds no cut; load its tensors with safetensors into the model itself")
-    return unpacked(tensors, content, model, path)
-
-
 def unpacked(tensors: dict[str, torch.Tensor], content: dict[str, Any], model: nn.Module, path: Any) -> nn.Module:
     """The network that was packed, made from `model`. Without a cut the weights are loaded into `model` itself."""
     network = model
@@ -111,8 +103,22 @@ def is_cut(path: Path) -> bool:
         return False
 
 
+def about_of(content: dict[str, Any]) -> About | None:
+    """What belongs to the network of a file, from the JSON data that `read_packed` returned and checked."""
+    return None if content["about"] is None else About.from_data(content["about"])
+
+
+def read_about(path: Path) -> About | None:
+    """What belongs to the network of a file, without reading its weights."""
+    return about_of(_read(path, tensors=False)[1])
+
+
 def read_packed(path: Path) -> tuple[dict[str, torch.Tensor], dict[str, Any]]:
     """The tensors and the JSON data of a file, as `packed` returned them."""
+    return _read(path, tensors=True)
+
+
+def _read(path: Path, *, tensors: bool) -> tuple[dict[str, torch.Tensor], dict[str, Any]]:
     if not path.is_file():
         raise FileError(f"there is no file {path}")
     try:
@@ -121,7 +127,7 @@ def read_packed(path: Path) -> tuple[dict[str, torch.Tensor], dict[str, Any]]:
             if _KEY not in metadata:
                 raise FileError(f"{path} is a safetensors file, but not one that gator.save wrote: it has no plan in it")
             content = _content(metadata[_KEY], path)
-            return {name: file.get_tensor(name) for name in file.keys()}, content  # noqa: SIM118
+            return {name: file.get_tensor(name) for name in (file.keys() if tensors else ())}, content
     except (SafetensorError, OSError) as error:
         raise FileError(f"{path} cannot be read: {error}; it is truncated or not a safetensors file") from error
 
@@ -138,9 +144,11 @@ def _content(text: str, path: Path) -> dict[str, Any]:
             field(tied, name, str)
         if content.get("plan") is not None:
             field(content, "plan", dict)
+        if content.get("about") is not None:
+            About.from_data(content["about"])
     except (ValueError, RecursionError) as error:
         raise FileError(f"{path}: the plan in it is damaged ({error})") from error
-    return {"plan": None, **content}
+    return {"plan": None, "about": None, **content}
 
 
 def _load_weights(network: nn.Module, tensors: dict[str, torch.Tensor], tied: dict[str, str], path: Any) -> None:

@@ -32,6 +32,18 @@ def counts(data: Any, name: str, *, least: int = 0) -> tuple[int, ...]:
     return found
 
 
+def floats(data: Any, name: str) -> tuple[float, ...]:
+    """A list of numbers under `name`."""
+    found: list[Any] = field(data, name, list)
+    for item in found:
+        if type(item) not in (int, float):
+            raise ValueError(f"{name!r} holds a {type(item).__name__}; expected a number")
+    try:
+        return tuple(float(item) for item in found)
+    except OverflowError as error:
+        raise ValueError(f"{name!r} holds a number that is too large") from error
+
+
 def _items(data: Any, name: str, kind: type[T]) -> tuple[T, ...]:
     found: list[Any] = field(data, name, list)
     for item in found:

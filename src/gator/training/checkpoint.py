@@ -64,6 +64,12 @@ def checkpoints(folder: Path) -> list[Path]:
     return sorted(folder.glob("step-*.safetensors"))
 
 
+def drop_latest(folder: Path) -> None:
+    """Remove the newest checkpoint, if there is one."""
+    for path in checkpoints(folder)[-1:]:
+        path.unlink()
+
+
 def read_latest(folder: Path) -> tuple[Path, State] | None:
     """The newest checkpoint that can be read; None if the run has not written any yet."""
     found, problems = checkpoints(folder), []

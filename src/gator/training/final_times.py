@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
 from torch import nn
@@ -27,8 +27,14 @@ class RuntimeTimes:
     timings: tuple[Timing, ...]
 
 
-def times_on_all(networks: Sequence[nn.Module], timer: NetworkTimer) -> tuple[RuntimeTimes, ...]:
-    """On the runtime of `timer`, accurately, and on the others that are installed and can run these networks."""
+def times_on_all(
+    networks: Sequence[nn.Module], timer: NetworkTimer, say: Callable[[str], None] = log.info
+) -> tuple[RuntimeTimes, ...]:
+    """On the runtime of `timer`, accurately, and on the others that are installed and can run these networks.
+
+    `say` is told what is timed, before each runtime.
+    """
+    say(f"timing {len(networks)} networks on {timer.setup.runtime}, interleaved; on a busy machine this is repeated")
     found = [RuntimeTimes(timer.setup.runtime, timer.accurate_times([timer.prepare(network) for network in networks]))]
     for name in _ALL:
         if name == timer.setup.runtime:
@@ -36,6 +42,7 @@ def times_on_all(networks: Sequence[nn.Module], timer: NetworkTimer) -> tuple[Ru
         other = on_runtime(timer, name)
         try:
             runtime_of(other.setup)
+            say(f"timing them on {name}")
             found.append(RuntimeTimes(name, other.times([other.prepare(network) for network in networks])))
         except Exception as error:  # not installed, or it cannot run this network: the others still count
             log.info("not timed on %s: %s", name, str(error).splitlines()[0] if str(error) else type(error).__name__)

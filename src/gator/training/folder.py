@@ -1,7 +1,7 @@
 """The folder of a run, which is enough to repeat or resume the run.
 
-It holds recipe.toml, environment.json, metrics.jsonl, events (TensorBoard), checkpoints, dense.safetensors, one
-round-N.safetensors per round, result.json and result.txt.
+It holds recipe.toml, environment.json, about.json (preprocessing, names of the classes), metrics.jsonl, events (TensorBoard),
+checkpoints, dense.safetensors, one round-N.safetensors per round, result.json and result.txt.
 """
 
 from __future__ import annotations
@@ -10,6 +10,7 @@ import hashlib
 import json
 import os
 import platform
+import shutil
 import subprocess
 import sys
 from importlib import metadata
@@ -21,10 +22,13 @@ import torch
 from gator.atomic_file import write_atomically
 from gator.cost.latency.runtimes.device_name import processor
 from gator.errors import FileError, RunError
+from gator.files.about import About
+from gator.training.changes import may_change
 from gator.training.recipe import Recipe
-from gator.training.recipe_file import as_mapping, differing_keys, read_recipe, recipe_text
+from gator.training.recipe_file import as_mapping, differing_keys, read_recipe, recipe_text, value_at
 from gator.training.watch import Moment
 
+_CHANGED = "# resumed with"  # begins the comment on a change
 _PACKAGES = ("torch-gator", "torch", "numpy", "safetensors", "torchvision", "timm", "transformers", "onnxruntime")
 
 
@@ -41,10 +45,15 @@ class RunFolder:
         self._events: Any = None
 
     @classmethod
-    def new(cls, path: Path, recipe: Recipe, environment: dict[str, Any]) -> RunFolder:
-        """Create the folder of a new run; it must not exist yet, or be empty."""
-        if path.exists() and (not path.is_dir() or any(path.iterdir())):
-            raise RunError(f"{path} exists already; choose another folder, or resume its run: gator prune --resume {path}")
+    def new(cls, path: Path, recipe: Recipe, environment: dict[str, Any], *, overwrite: bool = False) -> RunFolder:
+        """Create the folder of a new run; it must not exist yet, or be empty, or with `overwrite` be that of another run."""
+        if overwrite:
+            cls.remove(path)
+        elif path.exists() and (not path.is_dir() or any(path.iterdir())):
+            raise RunError(
+                f"{path} exists already; choose another folder, or resume its run: gator prune --resume {path}\n"
+                "  A run folder is replaced by a new run with --overwrite."
+            )
         folder = cls(path)
         try:
             folder.checkpoints.mkdir(parents=True, exist_ok=True)
@@ -56,6 +65,19 @@ class RunFolder:
         return folder
 
     @classmethod
+    def remove(cls, path: Path) -> None:
+        """Remove what a run has left in a folder, and nothing else; a folder that is not that of a run is refused."""
+        if not path.exists():
+            return
+        folder = cls.of_run(path)
+        shutil.rmtree(folder.checkpoints, ignore_errors=True)
+        shutil.rmtree(path / "events", ignore_errors=True)
+        names = ("about.json", "environment.json", "metrics.jsonl", "result.txt", "result.json", "dense.safetensors")
+        files = [path / name for name in names] + [*path.glob("round-*.*"), *path.glob("cut-*.safetensors"), folder.recipe_file]
+        for file in files:
+            file.unlink(missing_ok=True)
+
+    @classmethod
     def of_run(cls, path: Path) -> RunFolder:
         folder = cls(path)
         if not folder.recipe_file.is_file():
@@ -64,6 +86,17 @@ class RunFolder:
 
     def recipe(self) -> Recipe:
         return read_recipe(self.recipe_file)
+
+    def keep_recipe(self, recipe: Recipe) -> None:
+        """Replace the recipe of a run that is resumed with changes, with the changes in a comment at the end of the file."""
+        before = self.recipe()
+        if recipe == before:
+            return
+        comments = [line for line in self.recipe_file.read_text().splitlines() if line.startswith(_CHANGED)]
+        for key in differing_keys(as_mapping(before), as_mapping(recipe)):
+            old, new = (value_at(as_mapping(each), key) for each in (before, recipe))
+            comments.append(f"{_CHANGED} {key} from {old} to {new}")
+        _write(self.recipe_file, recipe_text(recipe) + "\n" + "\n".join(comments) + "\n")
 
     def round_file(self, number: int) -> Path:
         return self.path / f"round-{number + 1}.safetensors"
@@ -92,6 +125,10 @@ class RunFolder:
             else:
                 self._events = SummaryWriter(str(self.path / "events"), purge_step=step)
         return self._events
+
+    def write_about(self, about: About) -> None:
+        """Write what belongs to all networks of the run; their figures are in their files."""
+        _write(self.path / "about.json", json.dumps(about.to_data(), indent=2) + "\n")
 
     def finish(self, result: dict[str, Any], table: str) -> None:
         """Write result.txt and, last, result.json, which marks the run as finished."""
@@ -175,9 +212,9 @@ def _git() -> dict[str, Any] | None:
 
 
 def check_same_recipe(saved: dict[str, Any], recipe: Recipe, path: Path) -> None:
-    """Raise a RunError unless a checkpoint was written with this recipe; settings of [run] other than precision may differ."""
+    """Raise a RunError unless a checkpoint was written with this recipe, apart from keys that may change."""
     here = as_mapping(recipe)
-    changed = [key for key in differing_keys(saved, here) if not key.startswith("run.") or key == "run.precision"]
+    changed = [key for key in differing_keys(saved, here) if not may_change(key)]
     if changed:
         raise RunError(
             f"{path} was written with another recipe; these keys differ: {', '.join(changed)}\n"

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from gator.files.save import read_packed, unpacked
-from gator.training.fold import folded
+from gator.surgery.fold import folded
 from gator.training.recipe import Recipe
 from gator.training.weights import with_weights
 from gator.zoo.models import build

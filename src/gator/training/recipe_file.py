@@ -20,8 +20,8 @@ from gator.errors import MissingExtraError, RecipeError
 from gator.suggest import did_you_mean
 from gator.training.recipe import Recipe
 from gator.training.recipe_check import check, listed
+from gator.training.shipped import SHIPPED, shipped_names
 
-SHIPPED = Path(__file__).parent.parent / "recipes"
 DEFAULT = "digits"
 T = TypeVar("T")
 
@@ -44,8 +44,8 @@ def read_recipe(source: str | os.PathLike[str] = DEFAULT, changes: Iterable[str]
     if not path.is_file():
         shipped = SHIPPED / f"{source}.toml"
         if not shipped.is_file():
-            names = sorted(p.stem for p in SHIPPED.glob("*.toml"))
-            raise RecipeError(f"there is no recipe {str(source)!r}: it is neither a file nor one of {', '.join(names)}")
+            known = ", ".join(shipped_names())
+            raise RecipeError(f"there is no recipe {str(source)!r}: it is neither a file nor one of {known}")
         path = shipped
     try:
         return recipe_from_text(path.read_text(encoding="utf-8"), changes)
@@ -106,18 +106,20 @@ def _made(kind: type[T], content: Any, path: str) -> T:
     fields = {field.name: field for field in dataclasses.fields(kind)}  # type: ignore[arg-type]
     for key in content:
         if key not in fields:
-            raise RecipeError(f"{path}{key} is not a key; {_hint(path, key, Recipe)}")
+            raise RecipeError(f"{path}{key} is not a key; {_hint(path, key, tuple(fields))}")
     for name, field in fields.items():
         if name not in content and field.default is dataclasses.MISSING and field.default_factory is dataclasses.MISSING:
             raise RecipeError(f"{path}{name} is missing; expected {_described(hints[name])}")
     return kind(**{key: _value(hints[key], value, f"{path}{key}") for key, value in content.items()})
 
 
-def _hint(path: str, key: str, root: type) -> str:
-    known = _keys(root, "")
-    elsewhere = [k for k in known if k.rpartition(".")[2] == key][:1]  # the right key in the wrong table
-    expected = f"expected one of {', '.join(k for k in known if k.startswith(path))}"
-    return did_you_mean(elsewhere[0] if elsewhere else f"{path}{key}", elsewhere or known, otherwise=expected, at_most=1)
+def _hint(path: str, key: str, beside: tuple[str, ...]) -> str:
+    """A suggestion for an unknown key: the same key in another table, or a key or table beside it with a similar name."""
+    elsewhere = [known for known in _keys(Recipe, "") if known.rpartition(".")[2] == key]
+    if elsewhere:
+        return f"did you mean {elsewhere[0]}?"
+    known = [f"{path}{name}" for name in beside]
+    return did_you_mean(f"{path}{key}", known, otherwise=f"expected one of {', '.join(known)}", at_most=1)
 
 
 def _keys(kind: type, path: str) -> list[str]:
@@ -193,6 +195,14 @@ def as_mapping(recipe: Recipe) -> dict[str, Any]:
 def _toml(value: Any) -> str:
     """A value in TOML, whose strings, numbers, booleans and lists are written as in JSON."""
     return json.dumps(value, ensure_ascii=False)
+
+
+def value_at(mapping: Mapping[str, Any], key: str) -> Any:
+    """The value of a key such as "prune.lr"."""
+    found: Any = mapping
+    for part in key.split("."):
+        found = found[part]
+    return found
 
 
 def differing_keys(one: Mapping[str, Any], two: Mapping[str, Any], path: str = "") -> list[str]:

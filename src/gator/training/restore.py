@@ -68,6 +68,7 @@ def restore_(run: Run) -> None:
             run.model = run.built()
             if run.processes.is_rank_zero:
                 run.folder.truncate_metrics(0)
+            run.watch.note("no checkpoint yet: starting from the beginning")
         return
     path, state = found
     content = state.content
@@ -101,4 +102,5 @@ def restore_(run: Run) -> None:
         run.folder.truncate_metrics(content["metrics_bytes"])
     rank = run.processes.rank
     set_random_state({**content["random"][rank], **state.under(f"random/{rank}")})
-    run.watch.note(f"resuming from {path}")
+    steps = run.total_steps + (0 if run.loop is None else run.loop.position.step)
+    run.watch.note(f"resuming from step {steps}: {path}")

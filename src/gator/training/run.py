@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -12,13 +12,15 @@ from typing import Any
 from gator.errors import RunError
 from gator.rank_zero import on_rank_zero
 from gator.training.by_criterion import Choose
+from gator.training.changes import changed_recipe
+from gator.training.checkpoint import checkpoints
 from gator.training.folder import RunFolder, environment, next_free
 from gator.training.processes import Processes
 from gator.training.recipe import Recipe
 from gator.training.recipe_check import check
 from gator.training.recipe_file import read_recipe
 from gator.training.report import Result
-from gator.training.stages import Run
+from gator.training.stages import Interrupted, Run
 from gator.training.watch import Watch
 from gator.zoo.data import Data
 
@@ -29,6 +31,7 @@ def run(
     folder: str | os.PathLike[str] | None = None,
     watch: Watch | None = None,
     choose: Choose | None = None,
+    overwrite: bool = False,
 ) -> Result:
     """Train, prune and fine-tune a network as a recipe says.
 
@@ -38,6 +41,7 @@ def run(
     watch: is told of every epoch; by default progress goes to the logger "gator".
     choose: with `prune.criterion = "function"`, a function `f(model, graph, cost)` that returns the channels to keep, as
     `gator.cut` takes them; `cost` is what the network may cost, in the unit of the cost. For comparing a method of your own.
+    overwrite: replace the run that is in the folder, by default the one in runs/NAME, once the settings have been checked.
 
     Returns a `gator.Result`. Raises `gator.RecipeError`, `gator.DataError` or `gator.ModelNameError` before any training if a
     setting is wrong, and `gator.RunError` if the run has to stop: the loss is not finite, the disk is full, or Ctrl-C or
@@ -49,14 +53,23 @@ def run(
     True
     """
     recipe = check(recipe) if isinstance(recipe, Recipe) else read_recipe(recipe)
-    return _go(recipe, None if folder is None else Path(folder), None, watch or Watch(), choose=choose)
+    path = None if folder is None else Path(folder)
+    return _go(recipe, path, None, watch or Watch(), choose=choose, overwrite=overwrite)
 
 
-def resume(folder: str | os.PathLike[str], *, watch: Watch | None = None, choose: Choose | None = None) -> Result:
+def resume(
+    folder: str | os.PathLike[str],
+    *,
+    changes: Iterable[str] = (),
+    watch: Watch | None = None,
+    choose: Choose | None = None,
+) -> Result:
     """Continue a run that was stopped or killed, from its last checkpoint.
 
     folder: the run folder; the recipe is read from there. On one machine, with the same versions and number of processes and
     threads, the result is bit for bit that of a run that was never stopped.
+    changes: keys to change from here on, as for `gator.read_recipe`, for example "train.lr=0.01" after a non-finite loss. They
+    may be those of learning rates and regularization, and of [run] without its precision.
     watch, choose: as for `gator.run`.
 
     Returns and raises what `gator.run` does; also raises `gator.RunError` if the folder is not a run folder, if the run is
@@ -71,7 +84,8 @@ def resume(folder: str | os.PathLike[str], *, watch: Watch | None = None, choose
     found = RunFolder.of_run(Path(folder))
     if found.result.is_file():
         raise RunError(f"the run in {folder} is finished; its table is in {found.path / 'result.txt'}")
-    return _go(found.recipe(), found.path, found, watch or Watch(), choose=choose)
+    recipe = changed_recipe(found.recipe_file, tuple(changes))
+    return _go(recipe, found.path, found, watch or Watch(), choose=choose)
 
 
 def run_on(recipe: Recipe, data: Data, folder: Path, watch: Watch) -> Result:
@@ -86,22 +100,36 @@ def _go(
     watch: Watch,
     data: Data | None = None,
     choose: Choose | None = None,
+    overwrite: bool = False,
 ) -> Result:
     processes = Processes(recipe.run)
     try:
         work = Run(recipe, processes, watch, resuming=folder is not None, data=data, choose=choose)
-        folder = folder or _new_folder(recipe, path, processes)
+        folder = folder or _new_folder(recipe, path, processes, overwrite)
         with _signals_stop(work):
             return work.go(folder)
+    except KeyboardInterrupt as interrupt:
+        raise _stopped_at_once(interrupt, folder) from interrupt
     finally:
         watch.close()
         processes.close()
 
 
-def _new_folder(recipe: Recipe, path: Path | None, processes: Processes) -> RunFolder:
+def _stopped_at_once(interrupt: KeyboardInterrupt, folder: RunFolder | None) -> Interrupted:
+    """The error after Ctrl-C before the first step or a second Ctrl-C, when no checkpoint is written."""
+    text = str(interrupt) or "stopped at once"
+    if folder is None:
+        return Interrupted(f"{text}; the run had not begun, and nothing was written")
+    last = checkpoints(folder.checkpoints)
+    kept = f"the last checkpoint is {last[-1]}" if last else "there is no checkpoint yet"
+    return Interrupted(f"{text}; {kept}. Resume with: gator prune --resume {folder.path}")
+
+
+def _new_folder(recipe: Recipe, path: Path | None, processes: Processes, overwrite: bool) -> RunFolder:
     def made() -> Path:
-        where = path or next_free(Path("runs"), recipe.name)
-        return RunFolder.new(where, recipe, environment(recipe, str(processes.device), processes.count)).path
+        where = path or (Path("runs") / recipe.name if overwrite else next_free(Path("runs"), recipe.name))
+        found = environment(recipe, str(processes.device), processes.count)
+        return RunFolder.new(where, recipe, found, overwrite=overwrite).path
 
     return RunFolder(on_rank_zero(made))
 

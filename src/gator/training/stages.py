@@ -23,13 +23,16 @@ from gator.cost.latency.network_timer import NetworkTimer
 from gator.cost.measure import measure
 from gator.cost.target import parse_target
 from gator.errors import FileError, RunError
+from gator.files.about import About
 from gator.files.save import save
 from gator.gates.pruner import Pruner
 from gator.graph.inputs import describe
 from gator.rank_zero import on_rank_zero
 from gator.surgery.slice import flush_denormals_
+from gator.training import announce
+from gator.training.about_network import about_network
 from gator.training.by_criterion import Choose, chosen_by_criterion
-from gator.training.checkpoint import State, checkpoints, load_optimizer_, parameters_in_order, write_checkpoint
+from gator.training.checkpoint import State, checkpoints, drop_latest, load_optimizer_, parameters_in_order, write_checkpoint
 from gator.training.costs import cost_for, setup_for
 from gator.training.evaluate import evaluate, recalibrate_
 from gator.training.final_times import RuntimeTimes, times_on_all, why_slower
@@ -43,6 +46,7 @@ from gator.training.report import Figures, Outcome, Result, figures, with_latenc
 from gator.training.restore import restore_, state_of
 from gator.training.rounds import Goal, chosen_round, may_go_on, next_goal, targets_of
 from gator.training.watch import Watch
+from gator.training.weights import missing_weights
 from gator.zoo.data import Data, load_data
 
 T = TypeVar("T")
@@ -76,6 +80,7 @@ class Run:
                 'prune.criterion = "function" and choose= go together: pass the function to gator.run or gator.resume'
             )
         self._choose = choose
+        self._given = recipe
         settings, count = recipe.data, processes.count
         if settings.batch % (max(settings.sub_batch, 1) * count):
             raise RunError(
@@ -135,7 +140,13 @@ class Run:
 
     def go(self, folder: RunFolder) -> Result:
         self.folder = folder
+        self._write(lambda: folder.write_about(self._about()))
+        self._write(lambda: folder.keep_recipe(self._given))
         restore_(self)
+        self._steps_since_checkpoint = 0
+        self.watch.note(f"{self.recipe.name}: {self.recipe.model.name} on {self.data.name}; run folder {folder.path}")
+        if not self.resuming and (advice := missing_weights(self.recipe)):
+            self.watch.note(advice)
         self._last_checkpoint, started = time.monotonic(), time.monotonic()
         already = self.seconds
         try:
@@ -154,11 +165,18 @@ class Run:
             return self._finish()
         except LossError as error:
             assert stage is not None
-            key = "prune" if self._phase(stage)[1].before else stage.kind  # one annealing over both phases has one rate
-            advice = f"Start again with a smaller learning rate (--set {key}.lr=...)."
-            raise RunError(f"{error}\n  {self._last_good()}. {advice}") from error
+            raise RunError(f"{error}\n  {self._after_divergence(stage)}") from error
         finally:
             folder.close()
+
+    def _after_divergence(self, stage: Stage) -> str:
+        """What to do after a non-finite loss. A checkpoint that no good step followed is removed: its network has diverged."""
+        if not self._steps_since_checkpoint:
+            self._write(lambda: drop_latest(self.folder.checkpoints))
+        phase, span = self._phase(stage)
+        key = "prune" if span.before else stage.kind  # one annealing over both phases has one rate
+        lower = f"gator prune --resume {self.folder.path} --set {key}.lr={phase.lr / 10:.3g}"
+        return f"{self._last_good()}. Continue from there with a smaller learning rate:\n  {lower}"
 
     @property
     def stage(self) -> Stage | None:
@@ -187,7 +205,7 @@ class Run:
         """Prepare a stage. Everything here depends on nothing but the last checkpoint."""
         recipe = self.recipe
         if stage.kind == "train":
-            self.make_loop(stage, self.model)
+            self.watch.note(announce.of_training(self.make_loop(stage, self.model)))
         elif stage.kind == "prune":
             goal = self._goal()
             assert goal is not None
@@ -201,17 +219,23 @@ class Run:
             assert self.pruner is not None
             if goal.alpha is not None:
                 self.pruner.alpha = goal.alpha
-            self.make_loop(stage, self.model, self.pruner)
+            loop = self.make_loop(stage, self.model, self.pruner)
+            self.watch.note(announce.of_gates(loop, goal.name, self._batches_for_a_look))
         else:
             small = self._cut_network(stage)
+            as_cut, _ = self._evaluate(small)
             recalibrate_(
                 small, self.data.train, self.processes, batches=recipe.finetune.recalibrate,
                 channels_last=recipe.run.in_channels_last,
             )  # fmt: skip
             self.accuracy_cut, _ = self._evaluate(small)
             self.accuracy_best = self.accuracy_cut
-            self.watch.note(f"cut to {self._size_of(small)}; accuracy {self.accuracy_cut:.2f} % before fine-tuning")
-            self.make_loop(stage, small)
+            self.watch.note(announce.of_cut(self._size_of(small), as_cut, self.accuracy_cut))
+            self.watch.note(announce.of_fine_tuning(self.make_loop(stage, small)))
+
+    @property
+    def _batches_for_a_look(self) -> int:
+        return min(self.recipe.finetune.recalibrate, _BATCHES_FOR_A_LOOK)
 
     def more_rounds(self) -> bool:
         """Whether the gated weights are needed again after the round that the run is at."""
@@ -237,7 +261,7 @@ class Run:
         if self.more_rounds():
             self.model = small
             if self.recipe.prune.max_drop is not None:
-                self._write(lambda: save(small, self.folder.cut_file(stage.round)))
+                self._write(lambda: save(small, self.folder.cut_file(stage.round), about=self._about()))
             return copy.deepcopy(small)
         return small
 
@@ -252,10 +276,14 @@ class Run:
         return self.networks.placed(small)
 
     def _save_dense(self) -> None:
-        self._write(lambda: save(self.model, self.folder.dense))
         accuracy, _ = self._evaluate(self.model, float32=True)
         self.before = figures(self.model, self.example, accuracy)
+        self._write(lambda: save(self.model, self.folder.dense, about=self._about(self.before)))
         self.watch.note(f"dense network: {self._size_of(self.model)}; accuracy {accuracy:.2f} %")
+
+    def _about(self, found: Figures | None = None) -> About:
+        """What belongs to a network of this run, with its figures if they are known."""
+        return about_network(self.recipe, self.data, self.example, dense=self.before, figures=found)
 
     def _size_of(self, network: nn.Module) -> str:
         counted = measure(network, self.example)
@@ -277,7 +305,7 @@ class Run:
         if not self.whole_cost:
             self.whole_cost, self.channels = self.pruner.whole_cost, len(self.pruner.gates)
 
-    def make_loop(self, stage: Stage, network: nn.Module, pruner: Pruner | None = None, state: State | None = None) -> None:
+    def make_loop(self, stage: Stage, network: nn.Module, pruner: Pruner | None = None, state: State | None = None) -> Loop:
         phase, span = self._phase(stage)
         parameters = list(network.parameters()) if state is None else parameters_in_order(state, network)
         optimizer = optimizer_for(phase, parameters)
@@ -288,6 +316,7 @@ class Run:
             teacher=self.teacher if phase.distill else None, first_epoch=self._first_epoch(stage), span=span,
             whole_cost=self.whole_cost, channels=self.channels,
         )  # fmt: skip
+        return self.loop
 
     def _first_epoch(self, stage: Stage) -> int:
         """The number of a stage's first epoch, on which the order of the examples depends."""
@@ -328,8 +357,10 @@ class Run:
         if loop.pruner is None:
             return loop.network
         small = self.networks.placed(loop.pruner.cut_so_far())
-        batches = min(self.recipe.finetune.recalibrate, _BATCHES_FOR_A_LOOK)
-        recalibrate_(small, self.data.train, self.processes, batches=batches, channels_last=self.recipe.run.in_channels_last)
+        recalibrate_(
+            small, self.data.train, self.processes, batches=self._batches_for_a_look,
+            channels_last=self.recipe.run.in_channels_last,
+        )  # fmt: skip
         return small
 
     def _evaluate(self, network: nn.Module, *, float32: bool = False) -> tuple[float, float]:
@@ -344,15 +375,16 @@ class Run:
         network = self.loop.network.eval()
         flush_denormals_(network)
         accuracy, _ = self._evaluate(network, float32=True)
+        found = figures(network, self.example, accuracy)
         file = self.folder.round_file(stage.round)
-        self._write(lambda: save(network, file))
+        self._write(lambda: save(network, file, about=self._about(found)))
         goal = self._goal()
         assert goal is not None
         self.rounds.append(
             Outcome(
                 name=goal.name,
                 file=file.name,
-                figures=figures(network, self.example, accuracy),
+                figures=found,
                 accuracy_cut=self.accuracy_cut,
                 accuracy_best=max(self.accuracy_best, accuracy),
                 share=self.share,
@@ -367,8 +399,7 @@ class Run:
         files = [self.folder.dense, *(self.folder.path / outcome.file for outcome in self.rounds)]
         networks = [self.networks.from_file(file) for file in files]
         found = [self.before, *(outcome.figures for outcome in self.rounds)]
-        self.watch.note(f"timing {len(networks)} networks")
-        times = on_rank_zero(lambda: times_on_all(networks, timer))
+        times = on_rank_zero(lambda: times_on_all(networks, timer, self.watch.busy))
         before, *after = with_latencies(found, times)
         rounds = tuple(replace(outcome, figures=one) for outcome, one in zip(self.rounds, after, strict=True))
         chosen, why = chosen_round(self.recipe.prune, rounds, before.accuracy)
@@ -395,6 +426,7 @@ class Run:
     def _between_steps(self) -> None:
         loop, processes = self.loop, self.processes
         assert loop is not None
+        self._steps_since_checkpoint += 1
         if processes.is_rank_zero and self.watch.wants_step():
             self.watch.step(loop.moment())
         self._save_if_due()
@@ -413,7 +445,7 @@ class Run:
     def _write_checkpoint(self) -> Path:
         state = state_of(self)
         path = self._write(lambda: write_checkpoint(self.folder.checkpoints, self._checkpoint_number(), state))
-        self._last_checkpoint = time.monotonic()
+        self._last_checkpoint, self._steps_since_checkpoint = time.monotonic(), 0
         return path
 
     def _write(self, write: Callable[[], T]) -> T:
@@ -428,7 +460,11 @@ class Run:
 
     def _last_good(self) -> str:
         found = checkpoints(self.folder.checkpoints)
-        return f"The last good checkpoint is {found[-1]}" if found else "There is no checkpoint yet"
+        return (
+            f"The last good checkpoint is {found[-1]}"
+            if found
+            else "There is no good checkpoint yet: a resumed run begins anew"
+        )
 
     def _checkpoint_number(self) -> int:
         """The number of the next checkpoint, which grows with every step and every stage."""

@@ -38,12 +38,13 @@ class Moment:
         return self.phase if self.phase == "train" else f"{self.phase} {self.round + 1}"
 
     def __str__(self) -> str:
-        text = f"{self.title:<11} epoch {self.epoch}/{self.epochs}  loss {self.loss:.4f}  lr {self.lr:.4g}"
+        """A line of at most 80 columns, so that it is not wrapped on a terminal."""
+        counted = f"{self.epoch:>{len(str(self.epochs))}}/{self.epochs}"
+        text = f"{self.title:<11} {counted}  loss {self.loss:.3f}  lr {self.lr:.2g}"
         if self.cost_left is not None:
-            goal = "" if self.target is None else f" of {self.target:.1%}"
-            text += f"  cost {self.cost_left:.1%}{goal}  channels {self.living}/{self.channels}"
+            text += f"  cost {self.cost_left:.1%}"
         if self.accuracy is not None:
-            text += f"  accuracy {self.accuracy:.2f} %"
+            text += f"  accuracy {self.accuracy:.2f}%"
         return f"{text}  {self.seconds:.0f} s"
 
 
@@ -53,6 +54,10 @@ class Watch:
     def note(self, text: str) -> None:
         """Called with one line about something that happened."""
         _log.info(text)
+
+    def busy(self, text: str) -> None:
+        """Called with one line about something that begins now and takes a while, without steps."""
+        self.note(text)
 
     def wants_step(self) -> bool:
         """Whether `step` shall be called now; asked after every step, since collecting the figures takes time."""

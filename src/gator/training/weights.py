@@ -13,9 +13,24 @@ from safetensors.torch import load_file
 from torch import Tensor, nn
 
 from gator.errors import FileError
-from gator.files.save import is_cut, load
+from gator.files.save import is_cut
+from gator.training.recipe import Recipe
+from gator.zoo.load import load
+from gator.zoo.user_file import is_file
 
 _STATE_DICT_KEYS = ("state_dict", "model", "model_state_dict", "net")
+
+
+def missing_weights(recipe: Recipe) -> str:
+    """A warning if a recipe neither names weights nor trains the network before it is pruned; else empty."""
+    if recipe.model.weights or recipe.train.epochs:
+        return ""
+    name = recipe.model.name
+    found = f"the network has the weights that {name} gives it" if is_file(name) else "the network has random weights"
+    return (
+        f"warning: {found}, because model.weights is empty and train.epochs is 0\n"
+        '  Unless that is meant, set model.weights to a file or to "pretrained", or train.epochs.'
+    )
 
 
 def with_weights(model: nn.Module, path: Path) -> nn.Module:

@@ -15,10 +15,12 @@ from torch import Tensor
 
 from gator.errors import DataError
 from gator.extras import optional_import
+from gator.files.preprocessing import Preprocessing
 from gator.zoo import cifar_files, idx_files, image_folder, user_data
 from gator.zoo.by_name import unknown
+from gator.zoo.class_names import CIFAR10, CIFAR100, DIGITS, FASHION
 from gator.zoo.download import fetch_archive, fetch_files
-from gator.zoo.in_memory import LabeledImages, Preprocessing, TestImages, TrainImages, labeled_images
+from gator.zoo.in_memory import Augmentation, LabeledImages, TestImages, TrainImages, labeled_images
 from gator.zoo.loader import Data, Loader, Part
 from gator.zoo.order import Share, random, split_off
 from gator.zoo.user_file import is_file
@@ -28,14 +30,22 @@ __all__ = ["Data", "Loader", "load_data", "made_up", "shape_of"]
 
 @dataclass(frozen=True)
 class InMemory:
-    """A data set of small images: shape, classes, preprocessing, and how one of its parts is read."""
+    """A data set of small images: the names of its classes, preprocessing, and how one of its parts is read."""
 
-    shape: tuple[int, ...]
-    classes: int
+    class_names: tuple[str, ...]
     preprocessing: Preprocessing
+    augmentation: Augmentation
     read: Callable[[Path | None, Part, bool], LabeledImages]
     tested_on: str
     fetch: Callable[[Path], None] | None = None
+
+    @property
+    def classes(self) -> int:
+        return len(self.class_names)
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        return self.preprocessing.shape
 
 
 def load_data(
@@ -99,23 +109,26 @@ def load_data(
         test, tested_on = kind.read(place, "test", verify), kind.tested_on
     return Data(
         name,
-        TrainImages(train, kind.preprocessing, share.shuffle(len(train)), augment),
+        TrainImages(train, kind.preprocessing, share.shuffle(len(train)), kind.augmentation if augment else None),
         TestImages(test, kind.preprocessing, share.in_order(len(test))),
         kind.classes,
         kind.shape,
         tested_on.format(len(test)),
+        kind.preprocessing,
+        kind.class_names,
     )
 
 
-def shape_of(name: str, *, image_size: int = 224) -> tuple[tuple[int, ...], int] | None:
-    """The shape of one example and the number of classes, without reading any data; None for a user's own data.
+def shape_of(name: str, *, image_size: int = 224, folder: str = "") -> tuple[tuple[int, ...], int] | None:
+    """The shape of one example and the number of classes, without reading any examples; None for a user's own data.
 
-    An image folder is assumed to have the thousand classes of ImageNet.
+    The classes of an image folder are those in `folder`, 0 if that does not exist.
     """
     if is_file(name):
         return None
     if name == "imagefolder":
-        return (3, image_size, image_size), 1000
+        place = Path(folder).expanduser()
+        return (3, image_size, image_size), len(image_folder.class_names(place)) if folder and place.is_dir() else 0
     kind = _known(name)
     return kind.shape, kind.classes
 
@@ -179,8 +192,9 @@ def _cifar(layout: cifar_files.Layout) -> InMemory:
             fetch_archive(layout.name.upper(), folder)
 
     # The published checkpoints were trained with the mean and deviation of ImageNet, and black padding.
-    preprocessing = Preprocessing((0.485, 0.456, 0.406), (0.229, 0.224, 0.225), pad=4, flip=True)
-    return InMemory(cifar_files.SHAPE, layout.classes, preprocessing, read, "{:,} test images", fetch)
+    preprocessing = Preprocessing((32, 32), 32, (0.485, 0.456, 0.406), (0.229, 0.224, 0.225))
+    names = {10: CIFAR10, 100: CIFAR100}[layout.classes]
+    return InMemory(names, preprocessing, Augmentation(pad=4, flip=True), read, "{:,} test images", fetch)
 
 
 def _fashion(folder: Path | None, part: Part, verify: bool) -> LabeledImages:
@@ -194,15 +208,20 @@ def _fetch_fashion(folder: Path) -> None:
 
 _IN_MEMORY: dict[str, InMemory] = {
     "digits": InMemory(
-        (1, 8, 8),
-        10,
-        Preprocessing((0.3053,), (0.3760,), pad=1, flip=False, white=16),
+        DIGITS,
+        Preprocessing((8, 8), 8, (0.3053,), (0.3760,), pixel_max=16, colors="L"),
+        Augmentation(pad=1, flip=False),
         _digits,
         "{:,} digits, every fourth of 1,797",
     ),
     "cifar10": _cifar(cifar_files.CIFAR10),
     "cifar100": _cifar(cifar_files.CIFAR100),
     "fashion-mnist": InMemory(
-        idx_files.SHAPE, 10, Preprocessing((0.2860,), (0.3530,), pad=2, flip=True), _fashion, "{:,} test images", _fetch_fashion
+        FASHION,
+        Preprocessing((28, 28), 28, (0.2860,), (0.3530,), colors="L"),
+        Augmentation(pad=2, flip=True),
+        _fashion,
+        "{:,} test images",
+        _fetch_fashion,
     ),
 }

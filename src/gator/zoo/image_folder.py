@@ -6,6 +6,7 @@ nor that of processes changes them.
 
 from __future__ import annotations
 
+import logging
 import math
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
@@ -19,24 +20,31 @@ from torch.utils.data import DataLoader, Dataset
 
 from gator.errors import DataError
 from gator.extras import optional_import
+from gator.files.preprocessing import Preprocessing
 from gator.zoo.loader import Data
 from gator.zoo.order import InOrder, Share, Shuffle, random
 
 SUFFIXES = {".jpg", ".jpeg", ".png", ".ppm", ".bmp", ".pgm", ".tif", ".tiff", ".webp"}
-MEAN, STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
+log = logging.getLogger("gator")
 
 
 def load(folder: Path, share: Share, *, augment: bool, workers: int, image_size: int) -> Data:
     """Training and validation images of every class that has a folder in `folder`/train."""
-    optional_import("PIL", extra="zoo", purpose="a folder of images")
+    optional_import("PIL", extra="images", purpose="a folder of images")
     train, test = _classes(folder, "train"), _classes(folder, "val")
     names = tuple(train)
     if extra := [name for name in test if name not in train]:
         raise DataError(
-            f"imagefolder: {folder / 'val'} has classes that train does not have: {', '.join(extra[:5])}"
-            f"{' ...' if len(extra) > 5 else ''}\n  The folders in val must have the same names as those in train."
+            f"imagefolder: {folder / 'val'} has classes that train does not have: {_first(extra)}\n"
+            "  The folders in val must have the same names as those in train."
         )
-    seen, unseen = _Decoded(_files(train, names), image_size), _Decoded(_files(test, names), image_size)
+    if missing := [name for name in names if name not in test]:
+        log.warning(
+            "imagefolder: %s has no folder for %d of %d classes (%s): the accuracy says nothing about them",
+            folder / "val", len(missing), len(names), _first(missing),
+        )  # fmt: skip
+    preprocessing = Preprocessing((image_size, image_size), round(image_size * 256 / 224))
+    seen, unseen = (_Decoded(_files(part, names), preprocessing) for part in (train, test))
     return Data(
         "imagefolder",
         TrainFiles(seen, share.shuffle(len(seen.files)), workers, augment),
@@ -44,7 +52,23 @@ def load(folder: Path, share: Share, *, augment: bool, workers: int, image_size:
         len(names),
         (3, image_size, image_size),
         f"{len(unseen.files):,} validation images",
+        preprocessing,
+        names,
     )
+
+
+def class_names(folder: Path) -> tuple[str, ...]:
+    """The classes in a folder of images, in the order of their labels."""
+    return tuple(_classes(folder, "train"))
+
+
+def count_images(folder: Path) -> int:
+    """The number of training images in a folder of images."""
+    return sum(map(len, _classes(folder, "train").values()))
+
+
+def _first(names: list[str]) -> str:
+    return f"{', '.join(names[:5])}{' ...' if len(names) > 5 else ''}"
 
 
 def _classes(folder: Path, part: str) -> dict[str, list[str]]:
@@ -85,7 +109,7 @@ class _Decoded(Dataset[Any]):
     """Batches by a list of examples. An error is returned as text and raised by the caller, outside the worker process."""
 
     files: tuple[tuple[str, int], ...]
-    size: int
+    preprocessing: Preprocessing
 
     def __getitem__(self, wanted: list[Wanted]) -> tuple[Tensor, Tensor] | str:
         images = []
@@ -95,35 +119,21 @@ class _Decoded(Dataset[Any]):
                 images.append(self._image(file, each.key))
             except Exception as error:  # a damaged image can fail in any way
                 return f"{file}: the image cannot be read ({type(error).__name__}: {error}); repair or remove it"
-        batch = torch.from_numpy(np.stack(images)).permute(0, 3, 1, 2).float().div_(255)
-        mean, std = (torch.tensor(each).reshape(-1, 1, 1) for each in (MEAN, STD))
+        batch = torch.from_numpy(np.stack(images)).permute(0, 3, 1, 2)
         labels = torch.tensor([self.files[each.index][1] for each in wanted])
-        return batch.sub_(mean).div_(std).contiguous(), labels
+        return self.preprocessing.values(batch).contiguous(), labels
 
     def _image(self, file: str, key: tuple[int, int, int] | None) -> np.ndarray:
         from PIL import Image
 
-        with Image.open(file) as opened:
-            image = opened.convert("RGB")
+        image = self.preprocessing.decoded(file)
         if key is None:
-            return np.asarray(_center_crop(image, self.size))
+            return self.preprocessing.pixels(image)
         generator = random(*key)
         box = random_box(generator, *image.size)
-        image = image.crop(box).resize((self.size, self.size), Image.Resampling.BILINEAR)
+        image = image.crop(box).resize(self.preprocessing.crop, Image.Resampling.BILINEAR)
         pixels = np.asarray(image)
         return pixels[:, ::-1] if generator.random() < 0.5 else pixels
-
-
-def _center_crop(image: Any, size: int) -> Any:
-    """Resize the shorter side to 256/224 of `size`, then crop the center."""
-    from PIL import Image
-
-    width, height = image.size
-    short = round(size * 256 / 224)
-    scaled = (short, int(short * height / width)) if width <= height else (int(short * width / height), short)
-    image = image.resize(scaled, Image.Resampling.BILINEAR)
-    left, top = round((scaled[0] - size) / 2), round((scaled[1] - size) / 2)
-    return image.crop((left, top, left + size, top + size))
 
 
 def random_box(generator: np.random.Generator, width: int, height: int) -> tuple[int, int, int, int]:

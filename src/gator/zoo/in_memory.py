@@ -14,6 +14,7 @@ from torch import Tensor
 from torch.nn import functional
 
 from gator.errors import DataError
+from gator.files.preprocessing import Preprocessing
 from gator.zoo.order import InOrder, Positions, Shuffle, random
 
 
@@ -33,18 +34,11 @@ class LabeledImages:
 
 
 @dataclass(frozen=True)
-class Preprocessing:
-    """How bytes become the input of a network: divided by `white`, then normalized; `pad` and `flip` are for training."""
+class Augmentation:
+    """How training images are varied."""
 
-    mean: tuple[float, ...]
-    std: tuple[float, ...]
     pad: int
     flip: bool
-    white: int = 255
-
-    def normalized(self, images: Tensor) -> Tensor:
-        mean, std = (torch.tensor(each).reshape(-1, 1, 1) for each in (self.mean, self.std))
-        return images.float().div_(self.white).sub_(mean).div_(std)
 
     def augmented(self, images: Tensor, draw: Draw) -> Tensor:
         """Pad each image with black by `pad` pixels, crop it at random, and flip every second one on average."""
@@ -78,7 +72,7 @@ class TrainImages:
     data: LabeledImages
     preprocessing: Preprocessing
     shuffle: Shuffle
-    augment: bool
+    augmentation: Augmentation | None
 
     @property
     def examples(self) -> int:
@@ -92,11 +86,11 @@ class TrainImages:
         for index in range(start, len(self)):
             batch = self.data.at(order[index, self.shuffle.mine])
             images = batch.images
-            if self.augment:
+            if self.augmentation is not None:
                 generator = random(self.shuffle.seed, epoch, index)
-                draw = Draw.of(generator, self.shuffle.global_batch, self.preprocessing.pad, self.shuffle.mine)
-                images = self.preprocessing.augmented(images, draw)
-            yield self.preprocessing.normalized(images), batch.labels
+                draw = Draw.of(generator, self.shuffle.global_batch, self.augmentation.pad, self.shuffle.mine)
+                images = self.augmentation.augmented(images, draw)
+            yield self.preprocessing.values(images), batch.labels
 
 
 @dataclass(frozen=True, eq=False)
@@ -120,7 +114,7 @@ class TestImages:
         for index in range(start, len(self)):
             part = self.order.batch_at(index)
             images, labels = self.data.images[part.start : part.stop], self.data.labels[part.start : part.stop]
-            yield self.preprocessing.normalized(images), labels
+            yield self.preprocessing.values(images), labels
 
 
 def labeled_images(images: np.ndarray, labels: np.ndarray, shape: tuple[int, ...], classes: int, where: str) -> LabeledImages:

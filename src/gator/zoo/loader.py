@@ -11,6 +11,8 @@ from typing import Literal, Protocol
 
 from torch import Tensor
 
+from gator.files.preprocessing import Preprocessing
+
 Part = Literal["train", "test"]
 
 
@@ -38,3 +40,5 @@ class Data:
     classes: int  # 0 if it is not known
     shape: tuple[int, ...]  # of one example
     tested_on: str  # a description of the test examples, for the result
+    preprocessing: Preprocessing | None = None  # of the test examples; None if it is not known
+    class_names: tuple[str, ...] = ()  # in the order of the labels; empty if they are not known

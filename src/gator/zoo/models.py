@@ -94,10 +94,25 @@ def _torchvision(name: str, classes: int, pretrained: str) -> tuple[nn.Module, A
         raise unknown("torchvision", name, models.list_models(), ModelNameError)
     arguments = _TORCHVISION_ARGUMENTS.get(name, {}) | ({"num_classes": classes} if classes else {})
     try:
-        model = models.get_model(name, weights=pretrained or None, **arguments)
+        if pretrained and classes not in (0, len(models.get_model_weights(name)[pretrained].meta["categories"])):
+            model = _with_new_head(models, name, pretrained, arguments)
+        else:
+            model = models.get_model(name, weights=pretrained or None, **arguments)
     except (KeyError, ValueError, OSError) as error:
         raise ModelNameError(f"torchvision:{name} cannot be built with weights {pretrained!r}: {error}") from error
     return model, torch.zeros(1, *_TORCHVISION_INPUTS.get(name, (3, 224, 224)))
+
+
+def _with_new_head(models: Any, name: str, pretrained: str, arguments: dict[str, Any]) -> nn.Module:
+    """A network for another number of classes: published weights, except for the layers whose shape depends on that number."""
+    published = models.get_model_weights(name)[pretrained].get_state_dict(progress=False, check_hash=True)
+    model: nn.Module = models.get_model(name, weights=None, **arguments)
+    shapes = {key: tensor.shape for key, tensor in model.state_dict().items()}
+    fitting = {key: tensor for key, tensor in published.items() if shapes.get(key) == tensor.shape}
+    if not fitting:
+        raise ValueError("none of the published weights fits")
+    model.load_state_dict(fitting, strict=False)
+    return model
 
 
 def _timm(name: str, classes: int, pretrained: str) -> tuple[nn.Module, Any]:

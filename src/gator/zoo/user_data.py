@@ -1,4 +1,5 @@
-"""A user's own data: path/to/file.py:function returns (train, test), two iterables of (input, label) with a length.
+"""A user's own data: path/to/file.py:function returns (train, test), two iterables of (input, label) with a length; or
+(train, test, about), where a `gator.About` has the preprocessing of the test examples and the names of the classes.
 
 While a user's loader runs (shuffling, augmentation), the global random number generators are seeded with (seed, epoch), and
 restored afterwards. So the loader does not disturb the random numbers of the run, and an epoch that is resumed in the middle
@@ -20,6 +21,7 @@ import torch
 from torch import Tensor
 
 from gator.errors import DataError
+from gator.files.about import About
 from gator.zoo.loader import Data
 from gator.zoo.order import Share, random
 from gator.zoo.user_file import call, function_in
@@ -38,15 +40,20 @@ def load(name: str, share: Share, *, folder: str | None) -> Data:
             )
         how = f"It is called with {', '.join(given) or 'no arguments'}; its parameters may be any of {', '.join(known)}."
         made = call(name, function, given, DataError, how)
-    if not isinstance(made, (tuple, list)) or len(made) != 2:
-        raise DataError(f"{name} returned {_found(made)}; expected (train, test), two loaders")
-    train, test = (UserLoader(f"{name}, {part}", each, share) for part, each in zip(("train", "test"), made, strict=True))
+    if not isinstance(made, (tuple, list)) or len(made) not in (2, 3):
+        raise DataError(f"{name} returned {_found(made)}; expected (train, test), two loaders, and perhaps a gator.About")
+    about = made[2] if len(made) == 3 else About()
+    if not isinstance(about, About):
+        raise DataError(f"{name} returned {_found(made)}; expected a gator.About as the third")
+    train, test = (UserLoader(f"{name}, {part}", each, share) for part, each in zip(("train", "test"), made[:2], strict=True))
     if not len(train):
         raise DataError(f"{name}: the train loader is empty; with drop_last=True the batch may be larger than the data set")
     first, _ = next(test.batches(0), (None, None))
     if first is None:
         raise DataError(f"{name}: the test loader is empty")
-    return Data(name, train, test, 0, tuple(first.shape[1:]), f"{test.examples:,} test examples of {Path(name).name}")
+    tested_on = f"{test.examples:,} test examples of {Path(name).name}"
+    shape = tuple(first.shape[1:])
+    return Data(name, train, test, len(about.class_names), shape, tested_on, about.preprocessing, about.class_names)
 
 
 def _named(function: Any, known: dict[str, Any]) -> dict[str, Any]:

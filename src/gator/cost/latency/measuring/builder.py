@@ -55,7 +55,16 @@ class Builder:
         self._reference = ReferenceWorkload(self._setup)
 
     def build(self, *, layers_only: bool = False) -> Table:
-        """Measure what is missing, or all of it but whole networks."""
+        """Measure what is missing, or all of it but whole networks. After a KeyboardInterrupt the message says what is kept."""
+        try:
+            return self._build(layers_only)
+        except KeyboardInterrupt as interrupt:
+            raise KeyboardInterrupt(
+                f"stopped while a latency table was being built; what has been timed is kept in {self.path}, and the same "
+                "command continues from there"
+            ) from interrupt
+
+    def _build(self, layers_only: bool) -> Table:
         if self.table.reference_ms is None:
             self._append([ReferenceTime(self._reference.first_ms())])
         self._time_series()

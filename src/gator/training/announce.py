@@ -1,0 +1,36 @@
+"""What a run says at the beginning of a phase, in lines of at most 80 columns."""
+
+from __future__ import annotations
+
+from gator.training.loop import Loop
+
+
+def of_training(loop: Loop) -> str:
+    return f"train: {_length(loop)}; every line is an epoch"
+
+
+def of_gates(loop: Loop, goal: str, batches: int) -> str:
+    """Says what the loss and the accuracy are of, which is not the same: 51 % may be followed by 97 %."""
+    norms = f"and with batch norms recalibrated on {batches} batches" if batches else "and without recalibrated batch norms"
+    return (
+        f"prune {loop.number + 1}: {_length(loop)} with gates, {goal}\n"
+        "  The loss is that of training, with gates drawn at random. The accuracy is\n"
+        "  that of the network as it would be cut now: without random gates,\n"
+        f"  {norms}. It falls while channels are removed."
+    )
+
+
+def of_cut(size: str, as_cut: float, recalibrated: float) -> str:
+    return (
+        f"cut to {size}\n"
+        f"  accuracy {as_cut:.2f} % right after the cut, {recalibrated:.2f} % with recalibrated batch norms,\n"
+        "  and before fine-tuning"
+    )
+
+
+def of_fine_tuning(loop: Loop) -> str:
+    return f"finetune {loop.number + 1}: {_length(loop)}"
+
+
+def _length(loop: Loop) -> str:
+    return f"{loop.phase.epochs} epochs of {loop.steps_an_epoch} steps"
