@@ -25,7 +25,9 @@ from gator.cost.target import parse_target
 from gator.errors import FileError, RunError
 from gator.files.save import save
 from gator.gates.pruner import Pruner
+from gator.graph.hypergraph import Hypergraph
 from gator.graph.inputs import describe
+from gator.graph.outline import outline_of
 from gator.rank_zero import on_rank_zero
 from gator.surgery.slice import flush_denormals_
 from gator.training.by_criterion import Choose, chosen_by_criterion
@@ -39,7 +41,7 @@ from gator.training.loop import Loop, LossError, optimizer_for
 from gator.training.networks import Networks
 from gator.training.processes import Processes
 from gator.training.recipe import Phase, Recipe
-from gator.training.report import Figures, Outcome, Result, figures, with_latencies
+from gator.training.report import Figures, Outcome, Result, figures, network_record, with_latencies
 from gator.training.restore import restore_, state_of
 from gator.training.rounds import Goal, chosen_round, may_go_on, next_goal, targets_of
 from gator.training.watch import Watch
@@ -199,6 +201,8 @@ class Run:
                 self.model = self._start_of(goal, stage.round)
                 self.make_pruner()
             assert self.pruner is not None
+            if stage.round == 0:
+                self._write_outline(self.pruner.graph)
             if goal.alpha is not None:
                 self.pruner.alpha = goal.alpha
             self.make_loop(stage, self.model, self.pruner)
@@ -246,16 +250,25 @@ class Run:
         assert goal is not None
         assert goal.target is not None
         dense = self.model if not self.rounds else self.networks.from_file(self.folder.dense)
-        small, self.share = chosen_by_criterion(
+        small, self.share, graph = chosen_by_criterion(
             dense, self.example, cost, goal.target, self.recipe, self.data.train, self._choose
         )
+        self._write_outline(graph)
         return self.networks.placed(small)
 
     def _save_dense(self) -> None:
         self._write(lambda: save(self.model, self.folder.dense))
         accuracy, _ = self._evaluate(self.model, float32=True)
         self.before = figures(self.model, self.example, accuracy)
+        self._record_network(self.model, self.before, self.folder.dense, "dense")
         self.watch.note(f"dense network: {self._size_of(self.model)}; accuracy {accuracy:.2f} %")
+
+    def _record_network(self, network: nn.Module, found: Figures, file: Path, name: str) -> None:
+        record = network_record(network, self.example, found, file=file.name, name=name)
+        self._write(lambda: self.folder.record_network(record))
+
+    def _write_outline(self, graph: Hypergraph) -> None:
+        self._write(lambda: self.folder.write_outline(outline_of(graph)))
 
     def _size_of(self, network: nn.Module) -> str:
         counted = measure(network, self.example)
@@ -317,6 +330,8 @@ class Run:
         (loss,) = (total / self.processes.count for total in self.processes.sums([loop.position.loss]))
         loop.position.loss = loss
         moment = loop.moment(accuracy, test_loss)
+        if loop.pruner is not None:
+            moment = replace(moment, widths=loop.pruner.living_widths())
         if stage.kind == "prune" and self.recipe.prune.shrink:
             loop.shrink()
         self._write(lambda: self.folder.record(moment, self.total_steps))
@@ -348,11 +363,13 @@ class Run:
         self._write(lambda: save(network, file))
         goal = self._goal()
         assert goal is not None
+        found = figures(network, self.example, accuracy)
+        self._record_network(network, found, file, goal.name)
         self.rounds.append(
             Outcome(
                 name=goal.name,
                 file=file.name,
-                figures=figures(network, self.example, accuracy),
+                figures=found,
                 accuracy_cut=self.accuracy_cut,
                 accuracy_best=max(self.accuracy_best, accuracy),
                 share=self.share,

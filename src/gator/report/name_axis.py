@@ -1,0 +1,37 @@
+"""An axis of many names, in the order of the network: every name if there is room, else the stage that each part belongs to."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from typing import Any
+
+MOST_NAMES = 40
+_MOST_STAGES = 14
+
+
+def name_axis(names: Sequence[str], *, vertical: bool = False) -> dict[str, Any]:
+    """The Vega-Lite axis for these names."""
+    if len(names) <= MOST_NAMES:
+        common: dict[str, Any] = {"labelLimit": 130, "labelFontSize": 10, "labelOverlap": "greedy"}
+        return common if vertical else {**common, "labelAngle": -90}
+    stages = stages_of(names)
+    firsts = {names[start]: stage for start, stage in stages.items()}
+    shown = {"labelAngle": 0, "labelAlign": "left", "labelOverlap": "greedy", "labelLimit": 90}
+    return {
+        "values": list(firsts),
+        "labelExpr": f"{json.dumps(firsts)}[datum.value]",
+        **({"labelLimit": 130} if vertical else shown),
+    }
+
+
+def stages_of(names: Sequence[str]) -> dict[int, str]:
+    """The index at which each stage begins, and its name: as many leading parts of the names as give a few stages."""
+    found = {0: names[0].split(".")[0]} if names else {}
+    for depth in range(1, 6):
+        heads = [".".join(name.split(".")[:depth]) for name in names]
+        starts = {i: head for i, head in enumerate(heads) if i == 0 or heads[i - 1] != head}
+        if len(starts) > _MOST_STAGES:
+            break
+        found = starts
+    return found
