@@ -33,17 +33,18 @@ def residual_outline(stages: int, blocks: int, width: int = 16) -> Outline:
 
 def made_up_run(
     path: Path, outline: Outline, *, recipe: str = "digits", train: int = 3, prune: int = 4, finetune: int = 3, rounds: int = 1,
-    stop_in: int | None = None, changes: tuple[str, ...] = (), runtimes: tuple[str, ...] = ("onnxruntime",),
+    stop_in: int | None = None, changes: tuple[str, ...] = (), runtimes: tuple[str, ...] = ("onnxruntime",), top: float = 99.0,
 ) -> Path:  # fmt: skip
     """Write a run folder; with `stop_in` the run was interrupted in the middle of the gates of that round."""
     targets = [round(0.7 * 0.7**number, 3) for number in range(rounds)]
     settings = (f"train.epochs={train}", f"prune.epochs={prune}", f"finetune.epochs={finetune}", f"prune.targets={targets}")
-    chosen = read_recipe(recipe, [*settings, *changes])
-    machine = {"command": ["gator", "prune", recipe], "python": "3.11", "device": "cpu", "git": None, "versions": {"torch": "2.13"}}
+    plain = tuple(f"{phase}.{rest}" for phase in ("train", "prune", "finetune") for rest in ("schedule=cosine", "steps=[]"))
+    chosen = read_recipe(recipe, [*plain, *settings, *changes])
+    machine = {"command": ["gator", "prune", recipe], "python": "3.11", "gpu": None, "versions": {"torch": "2.13"}}
     folder = RunFolder.new(path, chosen, machine)
-    moments = [_moment("train", 0, epoch, train, accuracy=99 - 60 * math.exp(-epoch / 2)) for epoch in range(1, train + 1)]
+    moments = [_moment("train", 0, epoch, train, accuracy=top - 60 * math.exp(-epoch / 2)) for epoch in range(1, train + 1)]
     folder.write_outline(outline)
-    dense = _record(outline, 1.0, "dense.safetensors", "dense", 99.0)
+    dense = _record(outline, 1.0, "dense.safetensors", "dense", top)
     folder.record_network(dense)
     outcomes = []
     share = 1.0
@@ -52,25 +53,24 @@ def made_up_run(
         for epoch in range(1, (prune // 2 if stopped else prune) + 1):
             part = share + (target - share) * min(1.0, 1.3 * epoch / prune)
             widths = tuple(_width(edge, part, index) for index, edge in enumerate(outline.edges))
-            moment = _moment("prune", number, epoch, prune, accuracy=97 + part, cost_left=part, target=target, widths=widths)
-            moments.append(moment)
+            found = {"cost_left": part, "target": target, "widths": widths}
+            moments.append(_moment("prune", number, epoch, prune, top - 2 + part, **found))
         if stopped:
             break
         share = target
-        moments += [_moment("finetune", number, epoch, finetune, accuracy=98 + share) for epoch in range(1, finetune + 1)]
-        record = _record(outline, share, f"round-{number + 1}.safetensors", f"target {target:.3g}", 98 + share)
+        moments += [_moment("finetune", number, epoch, finetune, accuracy=top - 1 + share) for epoch in range(1, finetune + 1)]
+        record = _record(outline, share, f"round-{number + 1}.safetensors", f"target {target:.3g}", top - 1 + share)
         folder.record_network(record)
-        times = {name: 8.0 * (0.2 + 0.8 * share) for name in runtimes}
+        times = dict.fromkeys(runtimes, 8.0 * (0.2 + 0.8 * share))
         figures = Figures(**{**asdict(record.figures), "latency_ms": 10 * (0.3 + 0.7 * share), "other_runtimes_ms": times})
-        outcomes.append(Outcome(record.name, record.file, figures, 97.0, 99.1, share))
+        outcomes.append(Outcome(record.name, record.file, figures, top - 2, top + 0.1, share))
     with folder.metrics.open("w") as file:
         for moment in moments:
             file.write(json.dumps({"total_steps": 0, **moment.as_json()}) + "\n")
     if stop_in is None:
         before = Figures(**{**asdict(dense.figures), "latency_ms": 10.0, "other_runtimes_ms": dict.fromkeys(runtimes, 8.0)})
-        result = Result(
-            str(path), "100 made-up examples", 4000.0, before, tuple(outcomes), "eager, cpu, 1 thread, float32", len(outcomes) - 1
-        )
+        timed = "eager, cpu, 1 thread, float32"
+        result = Result(str(path), "100 made-up examples", 4000.0, before, tuple(outcomes), timed, len(outcomes) - 1)
         folder.finish(result.as_json(), str(result))
     return path
 

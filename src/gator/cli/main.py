@@ -25,7 +25,7 @@ def _commands() -> Callable[[], None]:
     except ImportError as error:
         raise MissingExtraError("the command line needs Typer and Rich; pip install 'torch-gator[cli]'") from error
     import gator
-    from gator.cli import inspect, latency, measure, prune
+    from gator.cli import inspect, latency, measure, prune, report
 
     commands = typer.Typer(
         help="Make trained networks smaller and faster by learning which channels they can live without.",
@@ -43,5 +43,6 @@ def _commands() -> Callable[[], None]:
     commands.command("inspect")(inspect.inspect)
     commands.command("prune")(prune.prune)
     commands.command("measure")(measure.measure)
+    commands.command("report")(report.report)
     commands.add_typer(latency.commands, name="latency")
     return cast("Callable[[], None]", commands)

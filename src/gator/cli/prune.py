@@ -7,6 +7,7 @@ from typing import Annotated
 import typer
 
 from gator.cli.progress import ShownLog, watch_for
+from gator.cli.report import report_line
 from gator.errors import RecipeError
 
 
@@ -54,3 +55,4 @@ def prune(
     if watch.prints:
         typer.echo(f"\n{result}\n\ntested on {result.tested_on}; {result.seconds:.0f} s")
         typer.echo(f"run folder: {result.folder}; network: {result.network}")
+        typer.echo(report_line(result.folder))

@@ -43,6 +43,7 @@ class Figure:
     spec: Spec | None = None  # a Vega-Lite chart
     svg: str = ""  # or an SVG, in CSS variables as well
     summary: str = ""  # a sentence of what can be seen, for the page alone
+    heading: str = ""  # a shorter title, where the section says the rest
     small: bool = False  # two stand side by side where there is room
 
 

@@ -1,4 +1,4 @@
-"""The hypergraph as a picture: layers in rows in the order of the network, every edge a vertical line with a mark at each member.
+"""The hypergraph as a picture: layers in rows, in the order of the network; an edge is a vertical line with a mark at each member.
 
 Edges that do not overlap share a column, short ones next to the names, so the picture stays narrow. Each edge is one SVG group
 that also holds the names of its members in the accent colour, shown while the edge is pointed at: that needs no JavaScript.
@@ -12,7 +12,7 @@ from html import escape
 from gator.graph.outline import Outline, OutlineEdge
 from gator.report.figure import ACCENT, GREY, INK, LINE, PAPER
 
-_ROW, _MANY_ROWS, _COLUMN = 18, 14, 13
+_ROW, _MANY_ROWS = 18, 14  # pixels
 _FEW = 80  # layers that get the larger rows
 _LETTER = 6.65  # pixels of a monospaced letter at 11 px
 _LONGEST = 34  # letters of a name
@@ -44,7 +44,7 @@ def placed(outline: Outline) -> tuple[Placed, ...]:
     return tuple(Placed(edge, rows, column) for edge, rows, column in zip(outline.edges, spans, columns, strict=True))
 
 
-def graph_picture(outline: Outline, widths: dict[str, int] | None = None, *, title: str = "") -> str:
+def graph_picture(outline: Outline, widths: dict[str, int] | None = None) -> str:
     """The picture as SVG, in CSS variables. `widths` are those after pruning; an edge with none left is dotted."""
     if not outline.edges:
         return ""
@@ -52,34 +52,36 @@ def graph_picture(outline: Outline, widths: dict[str, int] | None = None, *, tit
     row = _ROW if len(outline.layers) <= _FEW else _MANY_ROWS
     shown = {layer: _short(layer) for layer in outline.layers}
     left = 8 + round(_LETTER * max(len(name) for name in shown.values())) + 14
-    width = left + _COLUMN * (1 + max(each.column for each in edges)) + 8
+    columns = 1 + max(each.column for each in edges)
+    column = 24 if columns <= 6 else 18 if columns <= 15 else 13
+    width = left + column * columns + 8
     top = 8
     height = top + row * len(outline.layers) + 8
     size = f'width="{width}" height="{height}" viewBox="0 0 {width} {height}"'
-    parts = [f'<svg xmlns="http://www.w3.org/2000/svg" class="graph" {size} font-family="ui-monospace, monospace" font-size="11">']
-    if title:  # a file of its own; on the page the heading is there already
-        parts += [f"<title>{escape(title)}</title>", f'<rect width="{width}" height="{height}" fill="{PAPER}"/>', _STYLE]
+    parts = [
+        f'<svg xmlns="http://www.w3.org/2000/svg" class="graph" {size} font-family="ui-monospace, monospace" font-size="11">'
+    ]
     for index, layer in enumerate(outline.layers):
         y = top + row * index + row / 2
         parts.append(f'<path class="row" d="M0,{y + row / 2:g}H{width}" stroke="{LINE}"/>')
         parts.append(_name(shown[layer], left, y, GREY, f' class="layer" data-layer="{escape(layer)}"'))
     for index, each in enumerate(edges):
-        parts.append(_group(index, each, outline, shown, left, top, row, widths))
+        parts.append(_group(index, each, outline, shown, (left, top, column, row), widths))
     return "\n".join([*parts, "</svg>"])
 
 
-_STYLE = (
-    "<style>.edge .lit{opacity:0} .edge:hover .lit{opacity:1} "
-    f".edge:hover .line,.edge:hover .mark{{stroke:{ACCENT}}} .edge:hover .out{{fill:{ACCENT}}}</style>"
-)
-
-
 def _group(
-    index: int, each: Placed, outline: Outline, shown: dict[str, str], left: int, top: int, row: int, widths: dict[str, int] | None
+    index: int,
+    each: Placed,
+    outline: Outline,
+    shown: dict[str, str],
+    layout: tuple[int, int, int, int],
+    widths: dict[str, int] | None,
 ) -> str:
     edge = each.edge
+    left, top, column, row = layout
     after = None if widths is None else widths.get(edge.name, edge.width)
-    x = left + _COLUMN * each.column + _COLUMN / 2
+    x = left + column * each.column + column / 2
 
     def y(number: int) -> float:
         return top + row * number + row / 2
@@ -90,7 +92,7 @@ def _group(
     parts = [
         f'<g class="edge{kind}" data-edge="{index}" tabindex="0"><title>{escape(_words(edge, after))}</title>',
         f'<path class="hit" d="M{x:g},{first - row / 2:g}V{last + row / 2:g}" stroke="{PAPER}" stroke-opacity="0" '
-        f'stroke-width="{_COLUMN}"/>',
+        f'stroke-width="{column}"/>',
         f'<path class="line" d="M{x:g},{first:g}V{last:g}" stroke="{INK if edge.highway else GREY}" '
         f'stroke-width="{2.6 if edge.highway else 1.2}"{dots}/>',
     ]

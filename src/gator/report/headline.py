@@ -30,18 +30,19 @@ class Row:
 def sentence(run: RunContent) -> str:
     """What the run came to, in a sentence or two; of an unfinished one, how far it is."""
     if not run.finished:
-        return f"This run is not finished: it stopped {run.stopped_at}."
+        return f"This run is not finished: so far it has completed {run.stopped_at}."
     dense, result = run.dense, run.result
     assert dense is not None
     assert result is not None
     faster = ""
     runtime = next(iter(result.latency_ms))
     if dense.latency_ms[runtime] and result.latency_ms[runtime]:
-        faster = f" On {runtime_name(runtime)} it takes {percent(result.latency_ms[runtime] / dense.latency_ms[runtime])} of the time."
+        share = percent(result.latency_ms[runtime] / dense.latency_ms[runtime])
+        faster = f" On {runtime_name(runtime)} it takes {share} of the time."
     return (
         f"The pruned network has {percent(result.macs / dense.macs)} of the multiply-adds and "
-        f"{percent(result.params / dense.params)} of the parameters of the dense one, and an accuracy of {result.accuracy:.2f}\u00a0% "
-        f"instead of {dense.accuracy:.2f}\u00a0%.{faster}"
+        f"{percent(result.params / dense.params)} of the parameters of the dense one, and an accuracy of "
+        f"{result.accuracy:.2f}\u00a0% instead of {dense.accuracy:.2f}\u00a0%.{faster}"
     )
 
 
@@ -50,11 +51,12 @@ def tiles(run: RunContent) -> list[Tile]:
     if dense is None:
         return []
     if result is None:
+        left = percent(run.epochs[-1].cost_left) if run.epochs else percent(1)
         return [
             Tile("Accuracy, dense", f"{dense.accuracy:.2f} %", "before pruning"),
             Tile("MACs, dense", compact(dense.macs), "before pruning"),
             Tile("Parameters, dense", compact(dense.params), "before pruning"),
-            Tile("Cost left", percent(run.epochs[-1].cost_left) if run.epochs else "100 %", f"of {cost_name(run.recipe.prune.cost)}, so far"),
+            Tile("Cost left", left, f"of {cost_name(run.recipe.prune.cost)}, so far"),
         ]
     found = [
         Tile("Accuracy", f"{result.accuracy:.2f}\u00a0%", f"{points(result.accuracy - dense.accuracy)} points"),
@@ -64,7 +66,8 @@ def tiles(run: RunContent) -> list[Tile]:
     for runtime, ms in list(result.latency_ms.items())[:1]:
         whole = dense.latency_ms[runtime]
         if whole:
-            found.append(Tile("Latency left", percent(ms / whole), f"{milliseconds(ms)} of {milliseconds(whole)} ms, {runtime_name(runtime)}"))
+            detail = f"{milliseconds(ms)} of {milliseconds(whole)} ms, {runtime_name(runtime)}"
+            found.append(Tile("Latency left", percent(ms / whole), detail))
     return found
 
 
@@ -77,5 +80,7 @@ def rows(dense: NetworkFacts, result: NetworkFacts) -> list[Row]:
     for runtime, ms in result.latency_ms.items():
         whole = dense.latency_ms.get(runtime)
         if whole:
-            found.append(Row(f"latency ms, {runtime_name(runtime)}", milliseconds(whole), milliseconds(ms), f"{ms / whole:.3f}"))
+            found.append(
+                Row(f"latency ms, {runtime_name(runtime)}", milliseconds(whole), milliseconds(ms), f"{ms / whole:.3f}")
+            )
     return found

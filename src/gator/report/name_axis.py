@@ -6,7 +6,7 @@ import json
 from collections.abc import Sequence
 from typing import Any
 
-MOST_NAMES = 40
+MOST_NAMES = 60
 _MOST_STAGES = 14
 
 
@@ -16,12 +16,14 @@ def name_axis(names: Sequence[str], *, vertical: bool = False) -> dict[str, Any]
         common: dict[str, Any] = {"labelLimit": 130, "labelFontSize": 10, "labelOverlap": "greedy"}
         return common if vertical else {**common, "labelAngle": -90}
     stages = stages_of(names)
-    firsts = {names[start]: stage for start, stage in stages.items()}
+    ends = [*list(stages)[1:], len(names)]
+    wide = [start for start, end in zip(stages, ends, strict=True) if end - start >= len(names) / 40]  # the others have no room
+    firsts = {names[start]: stages[start] for start in wide}
     shown = {"labelAngle": 0, "labelAlign": "left", "labelOverlap": "greedy", "labelLimit": 90}
     return {
         "values": list(firsts),
         "labelExpr": f"{json.dumps(firsts)}[datum.value]",
-        **({"labelLimit": 130} if vertical else shown),
+        **({"labelLimit": 130, "labelOverlap": "greedy"} if vertical else shown),
     }
 
 

@@ -59,8 +59,9 @@ def report_page(runs: Sequence[RunContent]) -> Page:
     figures = [*fronts, *(figure for section in sections for figure in section.figures)]
     title = ", ".join(dict.fromkeys(run.name for run in runs))
     html = _rendered(
-        "report.html", figures, title=title, sections=sections, fronts=fronts, comparable=same_accuracy(runs), several=len(runs) > 1
-    )
+        "report.html", figures, title=title, sections=sections, fronts=fronts, comparable=same_accuracy(runs),
+        several=len(runs) > 1,
+    )  # fmt: skip
     return Page(html, tuple(figures))
 
 

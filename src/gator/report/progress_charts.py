@@ -24,7 +24,7 @@ def progress_charts(run: RunContent) -> list[Figure]:
 
 
 def _accuracy(run: RunContent) -> Figure | None:
-    rows = [
+    rows: list[dict[str, Any]] = [
         {"epoch": e.number, "accuracy": e.accuracy, "part": _part(run, e.number)} for e in run.epochs if e.accuracy is not None
     ]
     if not rows:
@@ -32,15 +32,16 @@ def _accuracy(run: RunContent) -> Figure | None:
     layers: list[Spec] = [*_bands(run, labels=True)]
     if run.dense is not None:
         layers.append(_level(run.dense.accuracy, "dense"))
+    high = max(row["accuracy"] for row in rows)
     low = min(_settled(run, "accuracy", 100.0, min), *([] if run.dense is None else [run.dense.accuracy]))
-    y = {**_y("accuracy"), "scale": {"domainMin": math.floor(max(low - 1, 0)), "zero": False, "nice": True}}
+    y = {**_y("accuracy"), "scale": {"domain": [math.floor(max(low - 1, 0)), min(100, math.ceil(high + 0.2))]}}
     layers += _lines(rows, "accuracy", y, ".2f", len(run.epochs))
     cut_off = " Lower values at the beginning are cut off." if min(row["accuracy"] for row in rows) < low - 1 else ""
     return Figure(
         "accuracy",
         "Accuracy, %",
-        "Accuracy on the test data after every epoch; dashed, that of the dense network. In the shaded epochs gates are on, and "
-        f"the network is tested as it would be cut at that moment, with new batch-norm statistics.{cut_off}",
+        "Accuracy on the test data after every epoch; dashed, that of the dense network. In the shaded epochs gates are on, "
+        f"and the network is tested as it would be cut at that moment, with new batch-norm statistics.{cut_off}",
         chart(layers, height=220),
     )
 
@@ -53,7 +54,8 @@ def _loss(run: RunContent) -> Figure:
         for e in run.epochs
         if getattr(e, key) is not None
     ]
-    colour = {"field": "of", "type": "nominal", "legend": None, "scale": {"domain": ["training", "test"], "range": [GREY, ACCENT]}}
+    shades = {"domain": ["training", "test"], "range": [GREY, ACCENT]}
+    colour = {"field": "of", "type": "nominal", "legend": None, "scale": shades}
     high = max(_settled(run, "loss", 0.0, max), _settled(run, "test_loss", 0.0, max))
     y = {**_y("loss"), "scale": {"domain": [0, 1.15 * high], "nice": True}}
     cut_off = " Higher values at the beginning are cut off." if max(row["loss"] for row in rows) > 1.15 * high else ""
@@ -77,7 +79,8 @@ def _cost(run: RunContent) -> Figure:
     return Figure(
         "cost",
         "Cost left",
-        f"What is left of the cost that the recipe reduces ({cost_name(run.recipe.prune.cost)}), as a share of the dense network{dashed}.",
+        f"What is left of the cost that the recipe reduces ({cost_name(run.recipe.prune.cost)}), as a share of the dense "
+        f"network{dashed}.",
         chart(layers, height=150),
     )
 
@@ -115,7 +118,7 @@ def _y(field: str, **axis: Any) -> Spec:
 def _bands(run: RunContent, *, labels: bool = False) -> list[Spec]:
     """A band behind the epochs of every phase; those with gates are shaded."""
     total = len(run.epochs)
-    spans = [
+    spans: list[dict[str, Any]] = [
         {"first": span.first - 0.5, "last": span.last + 0.5, "title": _TITLES[span.phase], "gates": span.phase == "prune"}
         for span in run.spans
     ]
@@ -186,5 +189,3 @@ def _lines(rows: list[dict[str, Any]], field: str, y: Spec, form: str, total: in
         "encoding": {"x": x, "y": y, "color": shade},
     }
     return [line, *([dots] if alone else []), point]
-
-

@@ -61,7 +61,8 @@ def _networks(folder: RunFolder, result: Mapping[str, Any] | None) -> tuple[_Net
         dense = next((network for network in found if network.facts.file == folder.dense.name), None)
         return dense, [network for network in found if network is not dense]
     runtime = str(result["timed_under"]).split(",")[0]
-    dense = _network(written.get(folder.dense.name, {}), result["before"], {"file": folder.dense.name, "name": "dense"}, runtime)
+    first = {"file": folder.dense.name, "name": "dense"}
+    dense = _network(written.get(folder.dense.name, {}), result["before"], first, runtime)
     return dense, [_network(written.get(one["file"], {}), one["figures"], one, runtime) for one in result["rounds"]]
 
 

@@ -32,29 +32,29 @@ def vega(figure: Figure) -> dict[str, Any] | None:
 
 def page_svg(figure: Figure) -> str:
     """The figure as SVG for the page: its colours are CSS variables of the page."""
-    return figure.svg if figure.spec is None else _drawn(json.dumps(figure.spec))
+    if figure.spec is None:
+        return figure.svg
+    return re.sub(r"\bclip(\d+)", rf"{figure.file}-clip\1", _drawn(json.dumps(figure.spec)))  # an id is unique on a page
 
 
 def file_svg(figure: Figure) -> str:
     """The figure as an SVG of its own, with title and caption, in the light colours on white."""
-    inner = page_svg(figure)
+    inner = re.sub(r'<text[^>]* class="lit">[^<]*</text>', "", page_svg(figure))  # names that only pointing shows
     width, height = (float(found) for found in re.findall(r'(?:width|height)="([\d.]+)"', inner)[:2])
     full = max(width, 430.0)
     caption = _lines(figure.caption, int(full / _LETTER))
     top = _MARGIN + 24 + _LINE * len(caption) + 14
     size = f"{full + 2 * _MARGIN:g}", f"{top + height + _MARGIN:g}"
-    texts = [f'<text x="{_MARGIN}" y="{_MARGIN + 14}" font-size="15" font-weight="bold" fill="{INK}">{escape(figure.title)}</text>']
+    look = 'font-size="15" font-weight="bold"'
+    texts = [f'<text x="{_MARGIN}" y="{_MARGIN + 14}" {look} fill="{INK}">{escape(figure.title)}</text>']
     for number, line in enumerate(caption):
         y = _MARGIN + 24 + _LINE * (number + 1)
         texts.append(f'<text x="{_MARGIN}" y="{y}" font-size="12" fill="{GREY}">{escape(line)}</text>')
     placed = inner.replace("<svg ", f'<svg x="{_MARGIN}" y="{top}" ', 1)
     return _light(
-        f'<svg xmlns="http://www.w3.org/2000/svg" width="{size[0]}" height="{size[1]}" font-family="sans-serif">\n{_STYLE}\n'
+        f'<svg xmlns="http://www.w3.org/2000/svg" width="{size[0]}" height="{size[1]}" font-family="sans-serif">\n'
         f'<rect width="100%" height="100%" fill="{PAPER}"/>\n' + "\n".join([*texts, placed]) + "\n</svg>\n"
     )
-
-
-_STYLE = "<style>.lit { opacity: 0 }</style>"  # names that only the page shows, when an edge is pointed at
 
 
 def png(svg: str) -> bytes:
@@ -82,7 +82,7 @@ def _light(svg: str) -> str:
 def _shorter(svg: str) -> str:
     """Without what a drawing with a caption does not need, and without digits below a hundredth of a pixel."""
     svg = re.sub(r' (role|aria-[a-z]+|xmlns:xlink|version)="[^"]*"', "", svg)
-    svg = re.sub(r'<(path|text)[^>]* opacity="0"[^>]*/>', "", svg)  # marks that only pointing shows
+    svg = re.sub(r'<g class="[^"]*_voronoi">.*?</g>|<path[^>]* opacity="0"[^>]*/>', "", svg)  # for pointing at
     svg = re.sub(r'<path class="(background|foreground)" d="[^"]*"( pointer-events="none")?( display="none")?/>', "", svg)
     return re.sub(r"(\d+\.\d\d)\d+", r"\1", svg)
 

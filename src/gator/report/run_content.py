@@ -1,4 +1,4 @@
-"""Everything that a report shows about one run, as plain data, with what follows from it. Nothing here knows how it is drawn."""
+"""Everything that a report shows about one run, as plain data and what follows from it; nothing here knows how it is drawn."""
 
 from __future__ import annotations
 
@@ -161,13 +161,14 @@ class RunContent:
 
     @property
     def stopped_at(self) -> str:
-        """Where an unfinished run is: "prune 1, epoch 7 of 15"."""
+        """How far an unfinished run is: "epoch 7 of 15 with gates, in round 1"."""
         if not self.epochs:
-            return "before the end of the first epoch"
+            return "no epoch"
         span = self.spans[-1]
-        title = span.phase if span.phase == "train" else f"{span.phase} {span.round + 1}"
         done = span.last - span.first + 1
-        return f"after epoch {done} of {self.planned_epochs.get(span.phase, done)} of {title}"
+        epochs = f"epoch {done} of {self.planned_epochs.get(span.phase, done)}"
+        where = {"train": "of training the dense network", "prune": "with gates", "finetune": "of fine-tuning"}[span.phase]
+        return f"{epochs} {where}" + ("" if span.phase == "train" else f", in round {span.round + 1}")
 
     @property
     def started_with(self) -> str:

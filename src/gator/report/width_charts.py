@@ -6,12 +6,14 @@ from itertools import groupby
 from typing import Any
 
 from gator.report.figure import ACCENT, FAINT, INK, Figure, Spec, chart, values
-from gator.report.name_axis import MOST_NAMES, name_axis
+from gator.report.name_axis import MOST_NAMES, name_axis, stages_of
 from gator.report.numbers import compact, percent
 from gator.report.run_content import EdgeFacts, LayerFacts, RunContent
 
 _UNEVEN = 12  # the widest edge over the narrowest: above this the small ones need a scale that shows them
+_MANY = 200  # bars between which a gap would be less than a pixel
 _FEW = 9  # bars that have room even on a telephone
+_NOTABLE = 0.25  # share of the cost in three layers that is worth a sentence
 _STEPS = 20  # of the share of living channels that the eye is shown: fewer rectangles, same picture
 
 
@@ -35,7 +37,7 @@ def width_chart(edges: tuple[EdgeFacts, ...], *, title: str = "Width of every ed
         *([_bars(rows, "edge", "after", y, ACCENT, tooltip)] if pruned else []),
         {
             "data": values([row for row in rows if row["highway"]]),
-            "mark": {"type": "point", "shape": "square", "filled": True, "size": 26, "yOffset": -7, "color": INK, "opacity": 1, "aria": False},
+            "mark": {"type": "point", "shape": "square", "size": 26, "yOffset": -7, "fill": INK, "opacity": 1, "aria": False},
             "encoding": {"x": {"field": "edge", "type": "nominal"}, "y": {"field": "before", **y}},
         },
     ]
@@ -93,6 +95,13 @@ def _where(layers: tuple[LayerFacts, ...], key: str, unit: str) -> str:
         return ""
     most = sorted(left, key=lambda name: -left[name])[:3]
     share = sum(left[name] for name in most) / total
+    if share < _NOTABLE:  # many small layers: the largest stage says more
+        names = list(left)
+        starts = stages_of(names)
+        ends = [*list(starts)[1:], len(names)]
+        parts = {starts[i]: sum(left[name] for name in names[i:end]) for i, end in zip(starts, ends, strict=True)}
+        most = [max(parts, key=lambda name: parts[name])]
+        share = parts[most[0]] / total
     return f"{compact(total)} {unit} are left; {percent(share)} of them in {', '.join(most)}."
 
 
@@ -126,7 +135,9 @@ def gates_chart(run: RunContent) -> Figure | None:
         "mark": {"type": "rect", "fill": ACCENT, "aria": False},
         "encoding": {
             "x": x, "x2": {"field": "to"}, "y": y,
-            "fillOpacity": {"field": "living", "type": "quantitative", "scale": {"domain": [0, 1], "range": [0.04, 1]}, "legend": None},
+            "fillOpacity": {
+                "field": "living", "type": "quantitative", "legend": None, "scale": {"domain": [0, 1], "range": [0.04, 1]},
+            },
             "tooltip": [_tip("edge"), {**_tip("living", ".0%"), "title": "living (to 5 %)"}],
         },
     }  # fmt: skip
@@ -157,7 +168,7 @@ def _bars(rows: list[dict[str, Any]], name: str, field: str, y: Spec, colour: st
 
 def _bar_width(count: int) -> Any:
     """Bars fill the chart, but a few of them stay slim."""
-    return 26 if count <= _FEW else {"band": 0.8 if count <= MOST_NAMES else 0.94}
+    return 26 if count <= _FEW else {"band": 0.8 if count <= MOST_NAMES else 0.94 if count <= _MANY else 1}
 
 
 def _tip(field: str, form: str = "") -> Spec:
@@ -166,5 +177,3 @@ def _tip(field: str, form: str = "") -> Spec:
 
 def _share(after: int | None, before: int) -> float | None:
     return None if after is None or not before else round(after / before, 4)
-
-

@@ -17,7 +17,7 @@ NAME = "report.html"
 
 
 def write_report(folders: Sequence[str | os.PathLike[str]], *, out: str | os.PathLike[str] | None = None) -> Path:
-    """Write the report of one run or several as one HTML file that needs nothing else, and its figures as SVG and PNG beside it.
+    """Write the report of one or several runs: one HTML file that needs nothing else, and beside it its figures as SVG and PNG.
 
     folders: run folders; a run may be unfinished.
     out: the file to write; by default report.html in the run folder, or in the working directory for several runs.

@@ -68,7 +68,6 @@ for (const figure of document.querySelectorAll("figure.network")) {
   const rows = table ? new Map([...table.querySelectorAll("tbody tr")].map((row) => [Number(row.dataset.edge), row])) : new Map();
   const panel = figure.querySelector(".pointed");
   const facts = panel.querySelector(".facts");
-  panel.hidden = false;
   let kept = null;
 
   const element = (tag, text, name) => {
