@@ -23,7 +23,7 @@ def report(
 
 
 def report_line(folder: str) -> str:
-    """Write the report of a finished run, and say where it is. If that fails, a line says why: the run itself has not failed."""
+    """Write the report of a finished run, and say where it is. If that fails, say why: the run itself has not failed."""
     from gator.report.write import write_report
 
     try:

@@ -40,7 +40,7 @@ from gator.surgery.cut import cut, cut_for_measurement
 from gator.surgery.history import steps_of
 from gator.surgery.inplace import cut_
 from gator.surgery.keep_class import kept_in_class
-from gator.surgery.widths_left import widths_left
+from gator.surgery.widths_left import Cuts, widths_left
 
 
 class Pruner:
@@ -308,7 +308,7 @@ class Pruner:
 
     def living_widths(self) -> tuple[int, ...]:
         """The living channels of every edge of the network as it was before any cut, in the order of the graph it had then."""
-        cuts = [*((step.graph, step.kept) for step in steps_of(self.model)), (self.graph, self.kept)]
+        cuts: Cuts = [*((step.graph, step.kept) for step in steps_of(self.model)), (self.graph, self.kept)]
         return tuple(widths_left(cuts, named_tensors(self.model)).values())
 
     def cut(self, *, keep_class: bool | None = None) -> nn.Module:

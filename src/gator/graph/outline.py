@@ -94,7 +94,7 @@ def _layers_in_order(program: Program) -> list[str]:
 def _summed_edges(graph: Hypergraph) -> set[int]:
     """The edges on which the results of two calls are added: adding a parameter, such as a bias, ties no layers."""
     program, axes = graph.eval.program, graph.eval.axes
-    found = set()
+    found: set[int] = set()
     for call in program.calls:
         values = [program.values[value] for _, value in call.tensors()]
         if call.packet not in _SUMS or len(values) != 2 or any(value.origin in ("attribute", "constant") for value in values):

@@ -1,4 +1,4 @@
-"""The hypergraph as a picture: layers in rows, in the order of the network; an edge is a vertical line with a mark at each member.
+"""The hypergraph as a picture: layers are rows in the order of forward; an edge is a vertical line with a mark for each member.
 
 Edges that do not overlap share a column, short ones next to the names, so the picture stays narrow. Each edge is one SVG group
 that also holds the names of its members in the accent colour, shown while the edge is pointed at: that needs no JavaScript.

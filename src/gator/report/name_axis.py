@@ -29,11 +29,12 @@ def name_axis(names: Sequence[str], *, vertical: bool = False) -> dict[str, Any]
 
 def stages_of(names: Sequence[str]) -> dict[int, str]:
     """The index at which each stage begins, and its name: as many leading parts of the names as give a few stages."""
-    found = {0: names[0].split(".")[0]} if names else {}
+    found: dict[int, str] = {}
     for depth in range(1, 6):
         heads = [".".join(name.split(".")[:depth]) for name in names]
         starts = {i: head for i, head in enumerate(heads) if i == 0 or heads[i - 1] != head}
         if len(starts) > _MOST_STAGES:
             break
-        found = starts
+        if len(starts) > len(found):
+            found = starts
     return found

@@ -139,7 +139,7 @@ def _rendered(template: str, figures: Sequence[Figure], **content: Any) -> str:
 
 def _embedded(data: Any) -> str:
     """JSON inside a script element, in which nothing can end the element."""
-    return json.dumps(data, separators=(",", ":"), ensure_ascii=False).replace("</", "<\\/")
+    return json.dumps(data, separators=(",", ":"), ensure_ascii=False).replace("<", "\\u003c")
 
 
 def _assets() -> Path:

@@ -40,7 +40,7 @@ def _small(alpha: float, accuracy: float, macs: float, speed_up: float) -> Paper
     return PaperPoint("latency", alpha, accuracy, macs / _RESNET50_MACS, 1 / speed_up, _TABLE_3)
 
 
-RESNET56 = (
+RESNET56: tuple[PaperPoint, ...] = (
     _cifar("flops", 0.25, 93.84, 16.4, _FILE),
     _cifar("flops", 0.5, 93.52, 31.5, _FILE),
     _cifar("flops", 1, 93.58, 43.39, _TABLE_4),
@@ -52,7 +52,7 @@ RESNET56 = (
     _cifar("memory", 0.5, 92.59, 57.98, _TABLE_4),
     _cifar("memory", 2, 90.99, 76.05, _TABLE_4),
 )
-RESNET50 = (
+RESNET50: tuple[PaperPoint, ...] = (
     _imagenet("latency", 0.25, 76.00, 26.75, 1.310),
     _imagenet("latency", 0.5, 75.28, 48.27, 1.647),
     _imagenet("latency", 1, 74.24, 61.17, 1.857),

@@ -34,7 +34,7 @@ def _accuracy(run: RunContent) -> Figure | None:
         layers.append(_level(run.dense.accuracy, "dense"))
     high = max(row["accuracy"] for row in rows)
     low = min(_settled(run, "accuracy", 100.0, min), *([] if run.dense is None else [run.dense.accuracy]))
-    y = {**_y("accuracy"), "scale": {"domain": [math.floor(max(low - 1, 0)), min(100, math.ceil(high + 0.2))]}}
+    y = {**_y("accuracy"), "scale": {"domain": [math.floor(max(low - 1, 0)), min(100, math.ceil(high + 0.2))], "zero": False}}
     layers += _lines(rows, "accuracy", y, ".2f", len(run.epochs))
     cut_off = " Lower values at the beginning are cut off." if min(row["accuracy"] for row in rows) < low - 1 else ""
     return Figure(
@@ -152,7 +152,7 @@ def _level(at: float, label: str) -> Spec:
     return {
         "data": values([{"at": at, "label": label}]),
         "mark": {"type": "rule", "stroke": GREY, "strokeDash": [3, 3], "aria": False},
-        "encoding": {"y": {"field": "at", "type": "quantitative"}},
+        "encoding": {"y": {"field": "at", "type": "quantitative", "scale": {"zero": False}}},
     }
 
 

@@ -1,8 +1,8 @@
 """The folder of a run, which is enough to repeat or resume the run.
 
 It holds recipe.toml, environment.json, metrics.jsonl (a line per epoch), networks.jsonl (a line per finished network),
-graph.json (the outline of the dense network), events (TensorBoard), checkpoints, dense.safetensors, one round-N.safetensors per round,
-result.json and result.txt.
+graph.json (the outline of the dense network), events (TensorBoard), checkpoints, dense.safetensors, one
+round-N.safetensors per round, result.json and result.txt.
 """
 
 from __future__ import annotations
