@@ -108,7 +108,7 @@ def _front(key: str, what: str, rows: list[Row], published: list[Row], absolute:
     return Figure(
         f"front-{key}",
         f"Accuracy against {what}",
-        _caption(len(names), bool(published), absolute),
+        _caption(rows, published, absolute),
         chart(layers, height=260, width=_WIDTH),
         heading=what.capitalize() if key == "macs" else f"Latency{what.removeprefix('latency')}",
         small=True,
@@ -183,12 +183,14 @@ def _of_paper(rows: list[Row], x: Spec, y: Spec) -> list[Spec]:
     return [line, marks]
 
 
-def _caption(runs: int, published: bool, absolute: bool) -> str:
-    parts = "Open: the dense network. Green: the network of every round."
-    if runs > 1:
-        parts = "Open: the dense networks. Green: the network of every round, with a symbol for every run."
+def _caption(rows: list[Row], published: list[Row], absolute: bool) -> str:
+    goals = {row["name"].partition(" ")[0] for row in rows if not row["dense"]}
+    several = len({row["run"] for row in rows}) > 1
+    named = "a symbol for every run" if several else f"its {goals.pop()}" if len(goals) == 1 else "its name"
+    parts = f"Open: the dense network. Green: the network of every round, with {named}."
     if published:
-        parts += " Grey diamonds: the paper's networks."
+        sources = dict.fromkeys(str(row["source"]) for row in published)
+        parts += f" Grey diamonds: the paper's networks ({'; '.join(sources)})."
     if not absolute:
         parts += " The runs differ in network or data, so accuracies are differences from each dense network."
     return parts

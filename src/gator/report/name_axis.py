@@ -18,7 +18,9 @@ def name_axis(names: Sequence[str], *, vertical: bool = False) -> dict[str, Any]
     stages = stages_of(names)
     ends = [*list(stages)[1:], len(names)]
     wide = [start for start, end in zip(stages, ends, strict=True) if end - start >= len(names) / 40]  # the others have no room
-    firsts = {names[start]: stages[start] for start in wide}
+    last = [stages[start].rpartition(".")[2] for start in wide]
+    short = len(set(last)) == len(last) and not any(part.isdigit() for part in last)
+    firsts = {names[start]: part if short else stages[start] for start, part in zip(wide, last, strict=True)}
     shown = {"labelAngle": 0, "labelAlign": "left", "labelOverlap": "greedy", "labelLimit": 90}
     return {
         "values": list(firsts),

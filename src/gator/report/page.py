@@ -106,7 +106,8 @@ def _picture(outline: Outline, widths: dict[str, int] | None, prefix: str) -> Fi
         f"{prefix}graph",
         "Which layers depend on each other",
         "Layers in the order of the network. Every vertical line is an edge: channels that are kept or removed in all of its "
-        "layers at once. Filled: the layer writes them. Open: the layer reads them. Thick: a highway."
+        "layers at once. Filled: the layer writes them. Open: the layer reads them."
+        + (" Thick: a highway, whose layers additions tie together." if any(edge.highway for edge in outline.edges) else "")
         + (" Dotted: no channel is left." if widths and 0 in widths.values() else ""),
         svg=graph_picture(outline, widths),
     )

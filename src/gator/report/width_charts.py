@@ -10,6 +10,7 @@ from gator.report.name_axis import MOST_NAMES, name_axis, stages_of
 from gator.report.numbers import compact, percent
 from gator.report.run_content import EdgeFacts, LayerFacts, RunContent
 
+_OPAQUE = {"color": INK, "opacity": 1, "aria": False}
 _UNEVEN = 12  # the widest edge over the narrowest: above this the small ones need a scale that shows them
 _MANY = 200  # bars between which a gap would be less than a pixel
 _FEW = 9  # bars that have room even on a telephone
@@ -37,13 +38,15 @@ def width_chart(edges: tuple[EdgeFacts, ...], *, title: str = "Width of every ed
         *([_bars(rows, "edge", "after", y, ACCENT, tooltip)] if pruned else []),
         {
             "data": values([row for row in rows if row["highway"]]),
-            "mark": {"type": "point", "shape": "square", "size": 26, "yOffset": -7, "fill": INK, "opacity": 1, "aria": False},
+            "mark": {"type": "point", "shape": "square", "size": 26, "yOffset": -7, "filled": True, **_OPAQUE},
             "encoding": {"x": {"field": "edge", "type": "nominal"}, "y": {"field": "before", **y}},
         },
     ]
     x = {"field": "edge", "type": "nominal", "sort": None, "title": None, "axis": name_axis([e.name for e in edges])}
     parts = "Grey: channels before. Green: after." if pruned else "The channels of every edge."
-    caption = f"{parts} Edges in the order of the network. A square marks a highway: layers that additions tie together."
+    highways = any(edge.highway for edge in edges)
+    caption = f"{parts} Edges in the order of the network."
+    caption += " A square marks a highway: layers that additions tie together." if highways else ""
     return Figure("widths", title, caption, chart(layers, height=240, encoding={"x": x}))
 
 
