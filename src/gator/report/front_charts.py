@@ -11,14 +11,14 @@ from typing import Any
 from gator.report.figure import ACCENT, GREY, INK, PAPER, Figure, Spec, chart, values
 from gator.report.numbers import runtime_name
 from gator.report.paper_points import PaperPoint, paper_points
-from gator.report.run_content import NetworkFacts, RunContent
+from gator.report.run_content import NetworkFacts, RunContent, run_labels
 
 _SHAPES = ("circle", "square", "triangle-up", "diamond", "cross", "triangle-down")
 _MOST_LABELS = 9
 _WIDTH = 448
 _LEAST_RANGE = 1.0  # points of accuracy
 _LEGEND = {
-    "orient": "top", "title": None, "labelColor": GREY, "labelLimit": 180, "offset": 22, "columns": 2,
+    "orient": "top", "title": None, "labelColor": GREY, "labelLimit": 180, "offset": 28, "columns": 2,
     "symbolStrokeColor": ACCENT, "symbolFillColor": ACCENT,
 }  # fmt: skip
 Row = dict[str, Any]
@@ -61,17 +61,16 @@ def _time_left(runtime: str) -> Share:
 def _rows(runs: Sequence[RunContent], share: Share, absolute: bool) -> list[Row]:
     """A row for every network: its share of the cost, and its accuracy or the difference from the dense network."""
     rows = []
-    for run in runs:
+    for run, label in zip(runs, run_labels(runs), strict=True):
         dense = run.dense
         assert dense is not None
-        same_name = sum(other.name == run.name for other in runs) > 1
         for one in (dense, *run.rounds):
             left = share(one, dense)
             if left is None:
                 continue
             rows.append(
                 {
-                    "run": run.folder if same_name else run.name,
+                    "run": label,
                     "name": one.name,
                     "label": one.name if len(run.rounds) == 1 or one is dense else one.name.rpartition(" ")[2],
                     "left": left,

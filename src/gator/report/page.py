@@ -19,7 +19,7 @@ from gator.report.front_charts import front_charts, same_accuracy
 from gator.report.graph_picture import graph_picture
 from gator.report.progress_charts import progress_charts
 from gator.report.render import page_svg, vega
-from gator.report.run_content import EdgeFacts, RunContent
+from gator.report.run_content import EdgeFacts, RunContent, run_labels
 from gator.report.width_charts import cost_charts, gates_chart, width_chart
 
 
@@ -36,6 +36,7 @@ class RunSection:
     """A run with its figures, as the template reads it."""
 
     id: str  # of its headings and figures on the page
+    label: str  # among the other runs
     run: RunContent
     tiles: list[headline.Tile]
     sentence: str
@@ -54,10 +55,14 @@ class RunSection:
 
 def report_page(runs: Sequence[RunContent]) -> Page:
     """The report of one run or several; with several, first a comparison, then a section for each."""
-    sections = [_section(run, f"{index}-" if len(runs) > 1 else "") for index, run in enumerate(runs, start=1)]
+    labels = run_labels(runs)
+    sections = [
+        _section(run, label, f"{index}-" if len(runs) > 1 else "")
+        for index, (run, label) in enumerate(zip(runs, labels, strict=True), start=1)
+    ]
     fronts = front_charts(runs)
     figures = [*fronts, *(figure for section in sections for figure in section.figures)]
-    title = ", ".join(dict.fromkeys(run.name for run in runs))
+    title = ", ".join(labels)
     html = _rendered(
         "report.html", figures, title=title, sections=sections, fronts=fronts, comparable=same_accuracy(runs),
         several=len(runs) > 1,
@@ -79,7 +84,7 @@ def graph_page(graph: Hypergraph, name: str) -> Page:
     return Page(html, tuple(figures))
 
 
-def _section(run: RunContent, prefix: str) -> RunSection:
+def _section(run: RunContent, label: str, prefix: str) -> RunSection:
     def own(figure: Figure | None) -> Figure | None:
         return None if figure is None else replace(figure, file=f"{prefix}{figure.file}")
 
@@ -87,6 +92,7 @@ def _section(run: RunContent, prefix: str) -> RunSection:
     widths = None if result is None else {edge.name: edge.after or 0 for edge in run.edges}
     return RunSection(
         id=prefix,
+        label=label,
         run=run,
         tiles=headline.tiles(run),
         sentence=headline.sentence(run),

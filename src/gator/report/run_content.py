@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import shlex
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
@@ -84,7 +84,7 @@ class LayerFacts:
 
 @dataclass(frozen=True)
 class RunContent:
-    """One run."""
+    """One run. `run_labels` names several."""
 
     folder: str
     recipe: Recipe
@@ -181,3 +181,9 @@ class RunContent:
     @property
     def repeated_with(self) -> str:
         return f"gator prune {shlex.quote(self.folder + '/recipe.toml')}"
+
+
+def run_labels(runs: Sequence[RunContent]) -> list[str]:
+    """A name for every run: that of its recipe or, if two have the same, that of the folder."""
+    names = [run.name for run in runs]
+    return [run.folder if names.count(run.name) > 1 else run.name for run in runs]
