@@ -73,7 +73,7 @@ def _cost(run: RunContent) -> Figure:
     layers: list[Spec] = [*_bands(run)]
     targets = sorted({e.target for e in run.epochs if e.target is not None})
     layers += [_level(target, "") for target in targets]
-    y = {**_y("cost", format="%"), "scale": {"domain": [0, 1]}}
+    y = {**_y("cost", format="%"), "scale": {"domain": [0, 1.02], "nice": False}}
     layers += _lines(rows, "cost", y, ".1%", len(run.epochs))
     dashed = "; dashed, the target" if targets else ""
     return Figure(
