@@ -22,6 +22,8 @@ def test_the_default_ends_with_a_table_and_says_where_everything_is(tmp_path) ->
     lines = done.stdout.splitlines()
     assert sum(line.startswith("train  ") for line in lines) == 2
     assert "run folder: runs/digits; network: runs/digits/round-1.safetensors" in done.stdout
+    assert lines[-1] == "report: runs/digits/report.html"
+    assert (tmp_path / "runs" / "digits" / "report.html").is_file()
     assert (tmp_path / "runs" / "digits" / "result.txt").read_text() in done.stdout
     assert done.stderr == ""
 

@@ -9,6 +9,8 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.utils.flop_counter import FlopCounterMode
 
 import gator
+from gator import zoo
+from gator.cost.measure import layer_costs
 from gator.cost.timing import timed
 
 
@@ -88,3 +90,19 @@ def test_prediction_equals_count_after_a_cut() -> None:
     for share in (0.25, 0.5):
         kept = draw(graph, share)
         assert gator.measure(gator.cut(model, graph, kept), x).macs == gator.predict_macs(graph, kept)
+
+
+def test_the_costs_of_layers_add_up_also_after_a_cut() -> None:
+    model = zoo.build("digits:resnet").model.eval()
+    x = torch.zeros(1, 1, 8, 8)
+    layers = layer_costs(model, x)
+    assert [layer.name for layer in layers[:2]] == ["stem", "blocks.0.conv1"]
+    assert layers[0].macs == 24 * 9 * 64
+    assert layers[0].params == 24 * 9 + 24
+    kept = {"stem": range(7), "blocks.1.conv1": []}
+    small = gator.cut(model, gator.trace(model, x), kept)
+    for network in (model, small):
+        counted = gator.measure(network, x)
+        assert sum(layer.macs for layer in layer_costs(network, x)) == counted.macs
+        assert sum(layer.params for layer in layer_costs(network, x)) == counted.params
+    assert "blocks.1.conv1" not in [layer.name for layer in layer_costs(small, x) if layer.macs]

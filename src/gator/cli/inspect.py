@@ -1,7 +1,8 @@
-"""`gator inspect NAME`: the channel hypergraph of a network, as a table or as JSON."""
+"""`gator inspect NAME`: the channel hypergraph of a network, as a table, as JSON or as an HTML page."""
 
 from __future__ import annotations
 
+import re
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -17,6 +18,8 @@ def inspect(
         str, typer.Argument(help="cifar:resnet56, torchvision:NAME, timm:NAME, hf:FOLDER with config.json, or file.py:factory.")
     ],
     json: Annotated[bool, typer.Option("--json", help="Print the graph as JSON.")] = False,
+    html: Annotated[bool, typer.Option("--html", help="Write an HTML page with a picture of the graph.")] = False,
+    out: Annotated[str, typer.Option("--out", help="The file for --html; by default the name of the network.")] = "",
     input: Annotated[
         str, typer.Option("--input", help="Shape of the input, for example 1,3,224,224; by default the network's own.")
     ] = "",
@@ -35,6 +38,11 @@ def inspect(
     graph = trace(network.model, network.example_inputs, fixed=fixed, heads=heads, outputs=outputs)
     if explain:
         typer.echo(graph.explain(explain))
+    elif html:
+        from gator.report.write import figures_folder, write_graph
+
+        path = write_graph(graph, name, out or f"{re.sub('[^A-Za-z0-9.]+', '-', name).strip('-')}.html")
+        typer.echo(f"page: {path}; figures: {figures_folder(path)}")
     else:
         typer.echo(graph.to_json() if json else str(graph))
 

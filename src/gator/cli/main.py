@@ -41,7 +41,7 @@ def _commands() -> Callable[[], None]:
     except ImportError as error:
         raise MissingExtraError("the command line needs Typer and Rich; pip install 'torch-gator[cli]'") from error
     import gator
-    from gator.cli import eval, export, init, inspect, latency, measure, predict, prune, recipes
+    from gator.cli import eval, export, init, inspect, latency, measure, predict, prune, recipes, report
 
     commands = typer.Typer(
         help="Make trained networks smaller and faster by learning which channels they can live without.",
@@ -64,5 +64,6 @@ def _commands() -> Callable[[], None]:
     commands.command("export")(export.export)
     commands.command("inspect")(inspect.inspect)
     commands.command("measure")(measure.measure)
+    commands.command("report")(report.report)
     commands.add_typer(latency.commands, name="latency")
     return cast("Callable[[], None]", commands)

@@ -7,6 +7,7 @@ from typing import Annotated
 import typer
 
 from gator.cli.progress import ShownLog, watch_for
+from gator.cli.report import report_line
 from gator.cli.screen import say
 from gator.errors import RecipeError
 from gator.training.shipped import shipped_names
@@ -62,3 +63,4 @@ def prune(
     if watch.prints:
         say(f"\n{result}\n\ntested on {result.tested_on}; {result.seconds:.0f} s")
         say(f"run folder: {result.folder}; network: {result.network}")
+        say(report_line(result.folder))

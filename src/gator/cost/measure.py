@@ -10,10 +10,12 @@ from torch import nn
 
 from gator.cost.timing import Timing, timed
 from gator.errors import GatorError
+from gator.graph.call_names import call_names, module_of
 from gator.graph.hypergraph import Hypergraph
-from gator.graph.inputs import as_call, describe
+from gator.graph.inputs import Inputs, as_call, describe
 from gator.graph.macs import macs
-from gator.graph.program import needed
+from gator.graph.outline import owner_of
+from gator.graph.program import Call, Program, needed
 from gator.graph.record_forward import record
 from gator.graph.rules import has_rule
 from gator.graph.temporary_mode import modes_set
@@ -60,11 +62,7 @@ def measure(model: nn.Module, example_inputs: Any, *, latency: bool = False, rou
     if rounds < 1:
         raise GatorError(f"rounds={rounds}; at least one is needed to measure a latency")
     inputs = describe(example_inputs)
-    program = record(model, inputs, has_rule, training=False)
-    live = needed(program)
-    total = sum(macs(call, lambda v: program.values[v].shape) for call in program.calls if call.index in live)
-    if program.batch and inputs.batch:
-        total = total * inputs.batch // program.batch
+    total = sum(count for _, count in _macs_by_call(record(model, inputs, has_rule, training=False), inputs))
     timing = _latency(model, example_inputs, rounds) if latency else None
     return Footprint(
         macs=total,
@@ -74,6 +72,47 @@ def measure(model: nn.Module, example_inputs: Any, *, latency: bool = False, rou
         latency_ms=timing.median_ms if timing else None,
         timing=timing,
     )
+
+
+@dataclass(frozen=True)
+class LayerCost:
+    """What one layer costs: multiply-adds of one forward pass of the example inputs, and its own parameters."""
+
+    name: str  # of the module that owns the weight, or that runs a product without weights
+    macs: int
+    params: int
+
+
+def layer_costs(model: nn.Module, example_inputs: Any) -> tuple[LayerCost, ...]:
+    """The cost of every layer, in the order of forward; their sums are what `measure` counts. Unused layers come last.
+
+    Example:
+        >>> layer_costs(torch.nn.Sequential(torch.nn.Conv2d(3, 4, 3)), torch.zeros(1, 3, 8, 8))
+        (LayerCost(name='0', macs=3888, params=112),)
+    """
+    inputs = describe(example_inputs)
+    program = record(model, inputs, has_rule, training=False)
+    names = call_names(program)
+    owned: dict[str, int] = {}
+    for name, parameter in model.named_parameters():
+        owner = owner_of(name)
+        owned[owner] = owned.get(owner, 0) + parameter.numel()
+    counted: dict[str, int] = {}
+    for call, count in _macs_by_call(program, inputs):
+        used = [owner_of(program.values[v].name) for _, v in call.tensors() if program.values[v].origin == "attribute"]
+        layer = used[0] if used else module_of(names[call.index])
+        if count or layer in owned:
+            counted[layer] = counted.get(layer, 0) + count
+    return tuple(LayerCost(name, counted.get(name, 0), owned.get(name, 0)) for name in dict.fromkeys([*counted, *owned]))
+
+
+def _macs_by_call(program: Program, inputs: Inputs) -> list[tuple[Call, int]]:
+    """The multiply-adds of every call that the result depends on, for the batch of the example inputs."""
+    live = needed(program)
+    found = [(call, macs(call, lambda v: program.values[v].shape)) for call in program.calls if call.index in live]
+    if program.batch and inputs.batch:
+        found = [(call, count * inputs.batch // program.batch) for call, count in found]
+    return found
 
 
 def bytes_of(model: nn.Module) -> int:

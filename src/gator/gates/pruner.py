@@ -35,10 +35,12 @@ from gator.gates.summary import live_view, summary_table
 from gator.gates.update import loss_scale, mean_gradient_, scale_term, update_
 from gator.graph.hypergraph import Hypergraph, SavedGraph
 from gator.graph.program import Call
-from gator.graph.trace import retraced, trace
+from gator.graph.trace import named_tensors, retraced, trace
 from gator.surgery.cut import cut, cut_for_measurement
+from gator.surgery.history import steps_of
 from gator.surgery.inplace import cut_
 from gator.surgery.keep_class import kept_in_class
+from gator.surgery.widths_left import Cuts, widths_left
 
 
 class Pruner:
@@ -303,6 +305,11 @@ class Pruner:
     def cost_left(self) -> float:
         """What the network costs with the channels that live now, in the unit of the cost."""
         return self.budget.cost(self.gates.living())
+
+    def living_widths(self) -> tuple[int, ...]:
+        """The living channels of every edge of the network as it was before any cut, in the order of the graph it had then."""
+        cuts: Cuts = [*((step.graph, step.kept) for step in steps_of(self.model)), (self.graph, self.kept)]
+        return tuple(widths_left(cuts, named_tensors(self.model)).values())
 
     def cut(self, *, keep_class: bool | None = None) -> nn.Module:
         """The smaller network; the one in training stays as it is, gates included.

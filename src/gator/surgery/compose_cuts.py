@@ -8,7 +8,7 @@ inside heads.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -48,10 +48,10 @@ def composed(one: Step, two: Step, *, before: Sequence[str], after: frozenset[st
         if not _same_edges(one, two):
             return None
         graph = replace(graph, inputs=two.graph.inputs)
-    alive = _alive(one.graph, one.kept)
-    places = _units(one.graph)
-    smaller = _units(two.graph)
-    alive_later = _alive(two.graph, two.kept)
+    alive = alive_units(one.graph, one.kept)
+    places = units_by_axis(one.graph)
+    smaller = units_by_axis(two.graph)
+    alive_later = alive_units(two.graph, two.kept)
     added = {constant.name for constant in one.removed_branches.constants}
     current_names = {one.tied.get(name, name): two.tied.get(name, name) for name in before}
     survives: dict[ParameterAxis, Mask] = {}  # which positions that the first cut keeps the second keeps too
@@ -93,7 +93,7 @@ def _at_positions(mask: Mask, units: Units, otherwise: bool = True) -> Mask:
     return np.where(units >= 0, np.append(mask, otherwise)[units], otherwise)
 
 
-def _alive(graph: SavedGraph, kept: dict[str, tuple[int, ...]]) -> Mask:
+def alive_units(graph: SavedGraph, kept: Mapping[str, Sequence[int]]) -> Mask:
     """The mask of kept units over all edges."""
     alive = np.ones(int(graph.starts[-1]), bool)
     for edge, start in zip(graph.edges, graph.starts, strict=False):
@@ -107,7 +107,7 @@ def _kept(graph: SavedGraph, alive: Mask) -> dict[str, tuple[int, ...]]:
     return {name: tuple(np.flatnonzero(mask).tolist()) for name, mask in graph.masks_of(alive).items()}
 
 
-def _units(graph: SavedGraph) -> dict[ParameterAxis, Units]:
+def units_by_axis(graph: SavedGraph) -> dict[ParameterAxis, Units]:
     """The unit of every position of every axis that lies on an edge."""
     found: dict[ParameterAxis, Units] = {}
     for edge, start in zip(graph.edges, graph.starts, strict=False):

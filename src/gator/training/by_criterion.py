@@ -26,8 +26,8 @@ _EXAMPLES = 1000  # that gradients are computed on
 
 def chosen_by_criterion(
     model: nn.Module, example: Tensor, cost: Cost, target: float | str, recipe: Recipe, train: Loader, choose: Choose | None
-) -> tuple[nn.Module, float]:
-    """The cut network, and what it costs as a share of the cost of `model`."""
+) -> tuple[nn.Module, float, Hypergraph]:
+    """The cut network, what it costs as a share of the cost of `model`, and the graph of `model`."""
     settings, criterion = recipe.prune, recipe.prune.criterion
     graph = trace(model, example, keep_class=settings.keep_class)
     prices = cost.on(model, graph)
@@ -46,7 +46,7 @@ def chosen_by_criterion(
         )  # fmt: skip
     small = cut(model, graph, kept)
     masks = Plan(graph, kept).masks
-    return small, prices.total([int(masks[edge.name].sum()) for edge in graph.edges]) / whole
+    return small, prices.total([int(masks[edge.name].sum()) for edge in graph.edges]) / whole, graph
 
 
 def _examples(train: Loader, device: torch.device) -> tuple[Tensor, Tensor]:

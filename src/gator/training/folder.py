@@ -1,7 +1,8 @@
 """The folder of a run, which is enough to repeat or resume the run.
 
-It holds recipe.toml, environment.json, about.json (preprocessing, names of the classes), metrics.jsonl, events (TensorBoard),
-checkpoints, dense.safetensors, one round-N.safetensors per round, result.json and result.txt.
+It holds recipe.toml, environment.json, about.json (preprocessing, names of the classes), metrics.jsonl (a line per epoch),
+networks.jsonl (a line per finished network), graph.json (the outline of the dense network), events (TensorBoard), checkpoints,
+dense.safetensors, one round-N.safetensors per round, result.json and result.txt.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ import platform
 import shutil
 import subprocess
 import sys
+from dataclasses import asdict
 from importlib import metadata
 from pathlib import Path
 from typing import Any
@@ -23,9 +25,11 @@ from gator.atomic_file import write_atomically
 from gator.cost.latency.runtimes.device_name import processor
 from gator.errors import FileError, RunError
 from gator.files.about import About
+from gator.graph.outline import Outline
 from gator.training.changes import may_change
 from gator.training.recipe import Recipe
 from gator.training.recipe_file import as_mapping, differing_keys, read_recipe, recipe_text, value_at
+from gator.training.report import NetworkRecord
 from gator.training.watch import Moment
 
 _CHANGED = "# resumed with"  # begins the comment on a change
@@ -39,6 +43,9 @@ class RunFolder:
         self.path = path
         self.checkpoints = path / "checkpoints"
         self.metrics = path / "metrics.jsonl"
+        self.networks = path / "networks.jsonl"
+        self.outline = path / "graph.json"
+        self.environment = path / "environment.json"
         self.recipe_file = path / "recipe.toml"
         self.dense = path / "dense.safetensors"
         self.result = path / "result.json"
@@ -57,7 +64,7 @@ class RunFolder:
         folder = cls(path)
         try:
             folder.checkpoints.mkdir(parents=True, exist_ok=True)
-            (path / "environment.json").write_text(json.dumps(environment, indent=2) + "\n")
+            folder.environment.write_text(json.dumps(environment, indent=2) + "\n")
             folder.metrics.touch()
             _write(folder.recipe_file, recipe_text(recipe))  # last: it marks the folder of a run
         except (OSError, FileError) as error:
@@ -115,6 +122,14 @@ class RunFolder:
             if line.get(key) is not None:
                 events.add_scalar(f"{moment.phase}/{key}", line[key], total_steps)
         events.flush()
+
+    def record_network(self, network: NetworkRecord) -> None:
+        """Append a line to networks.jsonl; a resumed run may write the same network again, and then the last line counts."""
+        with self.networks.open("a") as file:
+            file.write(json.dumps(asdict(network)) + "\n")
+
+    def write_outline(self, outline: Outline) -> None:
+        _write(self.outline, json.dumps(outline.to_data()) + "\n")
 
     def _writer(self, step: int) -> Any:
         if self._events is None:

@@ -9,7 +9,8 @@ from typing import Any
 
 from torch import Tensor, nn
 
-from gator.cost.measure import measure
+from gator.cost.measure import LayerCost, layer_costs, measure
+from gator.surgery.widths_left import widths_of_network
 from gator.training.final_times import RuntimeTimes
 
 
@@ -38,6 +39,17 @@ class Outcome:
     accuracy_best: float  # the best epoch of fine-tuning; figures.accuracy is that of the last epoch
     share: float  # what it costs, as a share of the dense network's cost
     alpha: float | None = None
+
+
+@dataclass(frozen=True)
+class NetworkRecord:
+    """What a run writes about a network as soon as it is finished: its figures without latency, widths, and every layer."""
+
+    file: str
+    name: str
+    figures: Figures
+    widths: Mapping[str, int]  # of the edges of the dense network, as far as it was cut
+    layers: tuple[LayerCost, ...]
 
 
 @dataclass(frozen=True)
@@ -88,6 +100,10 @@ def with_latencies(found: Sequence[Figures], times: Sequence[RuntimeTimes]) -> l
 def figures(network: nn.Module, one: Tensor, accuracy: float) -> Figures:
     counted = measure(network, one)
     return Figures(accuracy, counted.macs, counted.flops, counted.params, counted.bytes)
+
+
+def network_record(network: nn.Module, one: Tensor, figures: Figures, *, file: str, name: str) -> NetworkRecord:
+    return NetworkRecord(file, name, figures, widths_of_network(network), layer_costs(network, one))
 
 
 _ROWS = (

@@ -26,7 +26,9 @@ from gator.errors import FileError, RunError
 from gator.files.about import About
 from gator.files.save import save
 from gator.gates.pruner import Pruner
+from gator.graph.hypergraph import Hypergraph
 from gator.graph.inputs import describe
+from gator.graph.outline import outline_of
 from gator.rank_zero import on_rank_zero
 from gator.surgery.slice import flush_denormals_
 from gator.training import announce
@@ -42,7 +44,7 @@ from gator.training.loop import Loop, LossError, optimizer_for
 from gator.training.networks import Networks
 from gator.training.processes import Processes
 from gator.training.recipe import Phase, Recipe
-from gator.training.report import Figures, Outcome, Result, figures, with_latencies
+from gator.training.report import Figures, Outcome, Result, figures, network_record, with_latencies
 from gator.training.restore import restore_, state_of
 from gator.training.rounds import Goal, chosen_round, may_go_on, next_goal, targets_of
 from gator.training.watch import Watch
@@ -217,6 +219,8 @@ class Run:
                 self.model = self._start_of(goal, stage.round)
                 self.make_pruner()
             assert self.pruner is not None
+            if stage.round == 0:
+                self._write_outline(self.pruner.graph)
             if goal.alpha is not None:
                 self.pruner.alpha = goal.alpha
             loop = self.make_loop(stage, self.model, self.pruner)
@@ -270,20 +274,29 @@ class Run:
         assert goal is not None
         assert goal.target is not None
         dense = self.model if not self.rounds else self.networks.from_file(self.folder.dense)
-        small, self.share = chosen_by_criterion(
+        small, self.share, graph = chosen_by_criterion(
             dense, self.example, cost, goal.target, self.recipe, self.data.train, self._choose
         )
+        self._write_outline(graph)
         return self.networks.placed(small)
 
     def _save_dense(self) -> None:
         accuracy, _ = self._evaluate(self.model, float32=True)
         self.before = figures(self.model, self.example, accuracy)
         self._write(lambda: save(self.model, self.folder.dense, about=self._about(self.before)))
+        self._record_network(self.model, self.before, self.folder.dense, "dense")
         self.watch.note(f"dense network: {self._size_of(self.model)}; accuracy {accuracy:.2f} %")
 
     def _about(self, found: Figures | None = None) -> About:
         """What belongs to a network of this run, with its figures if they are known."""
         return about_network(self.recipe, self.data, self.example, dense=self.before, figures=found)
+
+    def _record_network(self, network: nn.Module, found: Figures, file: Path, name: str) -> None:
+        record = network_record(network, self.example, found, file=file.name, name=name)
+        self._write(lambda: self.folder.record_network(record))
+
+    def _write_outline(self, graph: Hypergraph) -> None:
+        self._write(lambda: self.folder.write_outline(outline_of(graph)))
 
     def _size_of(self, network: nn.Module) -> str:
         counted = measure(network, self.example)
@@ -346,6 +359,8 @@ class Run:
         (loss,) = (total / self.processes.count for total in self.processes.sums([loop.position.loss]))
         loop.position.loss = loss
         moment = loop.moment(accuracy, test_loss)
+        if loop.pruner is not None:
+            moment = replace(moment, widths=loop.pruner.living_widths())
         if stage.kind == "prune" and self.recipe.prune.shrink:
             loop.shrink()
         self._write(lambda: self.folder.record(moment, self.total_steps))
@@ -380,6 +395,7 @@ class Run:
         self._write(lambda: save(network, file, about=self._about(found)))
         goal = self._goal()
         assert goal is not None
+        self._record_network(network, found, file, goal.name)
         self.rounds.append(
             Outcome(
                 name=goal.name,

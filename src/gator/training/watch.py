@@ -29,6 +29,7 @@ class Moment:
     alpha: float | None = None
     living: int | None = None
     channels: int | None = None
+    widths: tuple[int, ...] | None = None  # after an epoch with gates: living channels of every edge of the dense network
 
     def as_json(self) -> dict[str, Any]:
         return {key: value for key, value in asdict(self).items() if value is not None}
