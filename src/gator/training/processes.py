@@ -6,23 +6,21 @@ MASTER_ADDR and MASTER_PORT. A process group that exists already is used as it i
 
 from __future__ import annotations
 
-import itertools
 import os
 from contextlib import AbstractContextManager, nullcontext
+from datetime import timedelta
 from typing import Any
 
 import torch
 from torch import distributed as dist
 from torch import nn
-from torch.distributed import PrefixStore  # type: ignore[attr-defined]
 from torch.distributed.rendezvous import rendezvous
 from torch.nn.parallel import DistributedDataParallel
 
 from gator.errors import RecipeError
+from gator.training.fresh_store import fresh_store
 from gator.training.precision import Precision
 from gator.training.recipe import RunSettings
-
-_groups_so_far = itertools.count()
 
 
 class Processes:
@@ -38,7 +36,7 @@ class Processes:
         if self.device.index is not None:
             torch.cuda.set_device(self.device)
         if self._group_is_ours:
-            _init_process_group("nccl" if self.device.type == "cuda" else "gloo")
+            _init_process_group("nccl" if self.device.type == "cuda" else "gloo", settings.timeout_seconds)
         self._threads = torch.get_num_threads()
         if settings.threads:
             torch.set_num_threads(settings.threads)
@@ -91,15 +89,11 @@ class Processes:
             dist.destroy_process_group()
 
 
-def _init_process_group(backend: str) -> None:
-    """As dist.init_process_group(backend), but a second run in the same processes works as well.
-
-    torch leaves the keys of a destroyed group in the store of the launcher, where the next group would find the addresses of
-    closed connections; so every group gets a prefix of its own.
-    """
+def _init_process_group(backend: str, timeout_seconds: float) -> None:
+    """As dist.init_process_group(backend), but a second run in the same processes works, and one that torchrun starts again."""
     store, rank, count = next(rendezvous("env://"))
-    own = PrefixStore(f"gator-{next(_groups_so_far)}", store)
-    dist.init_process_group(backend, store=own, rank=rank, world_size=count)
+    timeout = timedelta(seconds=timeout_seconds) if timeout_seconds else None
+    dist.init_process_group(backend, store=fresh_store(store, rank, count), rank=rank, world_size=count, timeout=timeout)
 
 
 def _device(settings: RunSettings, count: int, local_rank: int) -> torch.device:

@@ -68,6 +68,7 @@ def restore_(run: Run) -> None:
             run.model = run.built()
             if run.processes.is_rank_zero:
                 run.folder.truncate_metrics(0)
+            run.watch.note("no checkpoint yet: starting from the beginning")
         return
     path, state = found
     content = state.content
@@ -78,7 +79,7 @@ def restore_(run: Run) -> None:
         )
     run.stage_number = content["stage"]
     run.before = None if content["before"] is None else Figures(**content["before"])
-    run.rounds = [Outcome(**{**o, "figures": Figures(**o["figures"])}) for o in content["rounds"]]
+    run.rounds = [Outcome.from_json(outcome) for outcome in content["rounds"]]
     for name, number in zip(_NUMBERS, content["numbers"], strict=True):
         setattr(run, name, number)
     networks = run.networks
@@ -101,4 +102,5 @@ def restore_(run: Run) -> None:
         run.folder.truncate_metrics(content["metrics_bytes"])
     rank = run.processes.rank
     set_random_state({**content["random"][rank], **state.under(f"random/{rank}")})
-    run.watch.note(f"resuming from {path}")
+    steps = run.total_steps + (0 if run.loop is None else run.loop.position.step)
+    run.watch.note(f"resuming from step {steps}: {path}")
