@@ -10,6 +10,7 @@ import os
 from contextlib import AbstractContextManager, nullcontext
 from datetime import timedelta
 from typing import Any
+from weakref import WeakSet
 
 import torch
 from torch import distributed as dist
@@ -33,6 +34,7 @@ class Processes:
         self.device = _device(settings, self.count, int(os.environ.get("LOCAL_RANK", self.rank)))
         self.precision = Precision(settings.precision, self.device)
         self._group_is_ours = self.count > 1 and not existing
+        self._wrapped: WeakSet[DistributedDataParallel] = WeakSet()
         if self.device.index is not None:
             torch.cuda.set_device(self.device)
         if self._group_is_ours:
@@ -54,7 +56,9 @@ class Processes:
         if self.count == 1:
             return network
         ids = [self.device.index] if self.device.type == "cuda" else None
-        return DistributedDataParallel(network, device_ids=ids, find_unused_parameters=some_unused)
+        wrapped = DistributedDataParallel(network, device_ids=ids, find_unused_parameters=some_unused)
+        self._wrapped.add(wrapped)
+        return wrapped
 
     def no_sync(self, network: nn.Module) -> AbstractContextManager[Any]:
         """Inside, gradients are accumulated in this process; the next backward pass outside averages them."""
@@ -86,6 +90,10 @@ class Processes:
         """Restore the number of threads, and destroy the process group if this run created it."""
         torch.set_num_threads(self._threads)
         if self._group_is_ours and dist.is_initialized():
+            # After an error its traceback keeps the wrappers alive. A reducer that is the last to hold the group waits for the
+            # threads of gloo without releasing the GIL, which those may be waiting for: the process would never end.
+            for wrapped in self._wrapped:
+                wrapped.reducer = wrapped.logger = None  # type: ignore[assignment]
             dist.destroy_process_group()
 
 
