@@ -35,6 +35,7 @@ def test_errors_are_one_clear_message(tmp_path) -> None:
         (("prune", "--set", "prune.tarjet=1"), "did you mean prune.target?"),
         (("prune", "--resume", "nothing"), "nothing is not a run folder"),
         (("prune", "digits", "--resume", "x", "--dry-run"), "give the folder, and --set for what shall change"),
+        (("prune", "digits", "--resume", "auto"), "give a recipe and --out"),
         (("prune", "cifar10-resnet20-cpu"), "data"),
     ]:
         done = gator(*args, folder=tmp_path)

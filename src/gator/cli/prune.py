@@ -33,7 +33,13 @@ def prune(
         list[str], typer.Option("--set", help="Change a key of the recipe, for example prune.target=0.4; may be repeated.")
     ] = [],  # noqa: B006
     out: Annotated[str, typer.Option("--out", help="The run folder; by default a new one under runs/.")] = "",
-    resume: Annotated[str, typer.Option("--resume", help="Resume the run in this folder from its last checkpoint.")] = "",
+    resume: Annotated[
+        str,
+        typer.Option(
+            "--resume",
+            help="Resume the run in this folder from its last checkpoint; auto: that of --out if there is one, else start it.",
+        ),
+    ] = "",
     overwrite: Annotated[
         bool, typer.Option("--overwrite", help="Replace the run in the run folder (runs/NAME, or that of --out).")
     ] = False,
@@ -49,17 +55,20 @@ def prune(
 
     given = {"prune.cost": cost, "prune.target": target, "latency.runtime": runtime}
     set = [*(f"{key}={value}" for key, value in given.items() if value), *set]
-    if resume and (out or overwrite or dry_run or recipe != "digits"):
+    auto = resume == "auto"
+    if auto and (not out or overwrite or dry_run):
+        raise RecipeError("--resume auto looks for a run in the folder of --out: give a recipe and --out, and no other option")
+    if resume and not auto and (out or overwrite or dry_run or recipe != "digits"):
         raise RecipeError("--resume reads the recipe from the run folder: give the folder, and --set for what shall change")
     if dry_run:
         typer.echo(try_recipe(read_recipe(recipe, set)))
         return
     watch = watch_for()
     with ShownLog(watch):
-        if resume:
+        if resume and not auto:
             result = run.resume(resume, changes=set, watch=watch)
         else:
-            result = run.run(read_recipe(recipe, set), folder=out or None, watch=watch, overwrite=overwrite)
+            result = run.run(read_recipe(recipe, set), folder=out or None, watch=watch, overwrite=overwrite, resume=auto)
     if watch.prints:
         say(f"\n{result}\n\ntested on {result.tested_on}; {result.seconds:.0f} s")
         say(f"run folder: {result.folder}; network: {result.network}")

@@ -31,6 +31,7 @@ from gator.gates.loss import ComputationalLoss
 from gator.gates.project import Scores
 from gator.gates.pruner_state import check_saved, load_state_, state_of
 from gator.gates.settings import GateSettings, Per, check_goal, check_model
+from gator.gates.sharded import check_unsharded, is_sharded
 from gator.gates.summary import live_view, summary_table
 from gator.gates.update import loss_scale, mean_gradient_, scale_term, update_
 from gator.graph.hypergraph import Hypergraph, SavedGraph
@@ -231,6 +232,11 @@ class Pruner:
         self._check_attached("step()")
         if self.finished:
             return
+        if not self.steps_taken and self.target is not None and self.prices.tolerance and is_sharded(self.model):
+            raise GatorError(
+                "this cost is measured on cut networks, and a model that is sharded cannot be cut\n"
+                '  Use cost="flops" or "memory", or DistributedDataParallel instead of sharding.'
+            )
         gradient = mean_gradient_(self.gates, self._scale)
         self._forward.forget_draw()
         self.steps_taken += 1
@@ -331,11 +337,13 @@ class Pruner:
         return self._cut(self.graph.masks_of(alive), keep_class=keep_class)
 
     def _cut(self, kept: Mapping[str, Any], *, keep_class: bool | None) -> nn.Module:
+        check_unsharded(self.model, "cut()")
         with gates_off(self._forward):
             return cut(self.model, self.graph, kept, keep_class=keep_class)
 
     def _measurable(self, kept: Mapping[str, Any]) -> nn.Module:
         """The smaller network in the form that networks are measured in."""
+        check_unsharded(self.model, "building the smaller network")
         with gates_off(self._forward):
             return cut_for_measurement(self.model, self.graph, kept)
 
@@ -353,6 +361,7 @@ class Pruner:
         """
         if not self._forward.kept():
             return
+        check_unsharded(self.model, "shrink_()")
         old_graph, old_forward, kept = self.graph, self._forward, self.kept
         copies = [averaged_network(average, self.model) for average in averages]
         old_forward.last = None  # under torch.compile, the latest draw keeps the old parameters alive

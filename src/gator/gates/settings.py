@@ -8,6 +8,7 @@ from typing import Literal, get_args
 from torch import nn
 
 from gator.errors import GatorError
+from gator.gates.sharded import is_sharded
 from gator.graph.bake import needs_baking
 
 Per = Literal["example", "batch"]
@@ -61,3 +62,5 @@ def check_model(model: nn.Module) -> None:
             f"the model is wrapped in {type(model).__name__}; make the pruner first, then wrap:\n"
             f"  pruner = gator.Pruner(model, ...); model = {type(model).__name__}(model)"
         )
+    if is_sharded(model):
+        raise GatorError("the model is sharded; make the pruner first, then shard: fully_shard(model)")

@@ -22,6 +22,7 @@ from torch.optim import Optimizer
 
 from gator.errors import FileError, RunError
 from gator.files.save import packed, unpacked, write_tensors
+from gator.rank_zero import on_rank_zero
 
 FORMAT = 1
 _KEEP = 2
@@ -71,16 +72,30 @@ def drop_latest(folder: Path) -> None:
 
 
 def read_latest(folder: Path) -> tuple[Path, State] | None:
-    """The newest checkpoint that can be read; None if the run has not written any yet."""
+    """The newest checkpoint that rank 0 can read, the same one on all ranks; None if the run has not written any yet."""
+    own: list[tuple[Path, State]] = []
+
+    def newest() -> Path | None:
+        own.extend(_newest_readable(folder))
+        return own[0][0] if own else None
+
+    path = on_rank_zero(newest)
+    if path is None:
+        return None
+    return own[0] if own else (path, _read(path))
+
+
+def _newest_readable(folder: Path) -> list[tuple[Path, State]]:
+    """The newest checkpoint that can be read, if there are any checkpoints."""
     found, problems = checkpoints(folder), []
     for path in reversed(found):
         try:
-            return path, _read(path)
+            return [(path, _read(path))]
         except FileError as error:
             problems.append(str(error))
     if found:
         raise RunError("no checkpoint of this run can be read:\n  " + "\n  ".join(problems))
-    return None
+    return []
 
 
 def _read(path: Path) -> State:

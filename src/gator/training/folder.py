@@ -53,10 +53,13 @@ class RunFolder:
 
     @classmethod
     def new(cls, path: Path, recipe: Recipe, environment: dict[str, Any], *, overwrite: bool = False) -> RunFolder:
-        """Create the folder of a new run; it must not exist yet, or be empty, or with `overwrite` be that of another run."""
+        """Create the folder of a new run.
+
+        It must not exist yet, or hold no more than a killed `new` has left there, or with `overwrite` be that of another run.
+        """
         if overwrite:
             cls.remove(path)
-        elif path.exists() and (not path.is_dir() or any(path.iterdir())):
+        elif path.exists() and not (path.is_dir() and all(_is_unused(entry) for entry in path.iterdir())):
             raise RunError(
                 f"{path} exists already; choose another folder, or resume its run: gator prune --resume {path}\n"
                 "  A run folder is replaced by a new run with --overwrite."
@@ -89,6 +92,15 @@ class RunFolder:
         folder = cls(path)
         if not folder.recipe_file.is_file():
             raise RunError(f"{path} is not a run folder: it has no recipe.toml")
+        return folder
+
+    @classmethod
+    def begun(cls, path: Path, recipe: Recipe) -> RunFolder | None:
+        """The folder of a run that was started here with the same recipe; None if there is none yet."""
+        folder = cls(path)
+        if not folder.recipe_file.is_file():
+            return None
+        check_same_recipe(as_mapping(folder.recipe()), recipe, folder.recipe_file)
         return folder
 
     def recipe(self) -> Recipe:
@@ -176,6 +188,15 @@ class _NoEvents:
     def close(self) -> None: ...
 
 
+def _is_unused(entry: Path) -> bool:
+    """Whether this is what a process leaves behind that is killed while it creates a run folder."""
+    if entry.name == "checkpoints":
+        return not any(entry.iterdir())
+    if entry.name == "metrics.jsonl":
+        return not entry.stat().st_size
+    return entry.name == "environment.json" or entry.name.startswith(".recipe.toml.")
+
+
 def _write(path: Path, text: str) -> None:
     write_atomically(path, lambda temporary: temporary.write_text(text, encoding="utf-8"))
 
@@ -233,5 +254,5 @@ def check_same_recipe(saved: dict[str, Any], recipe: Recipe, path: Path) -> None
     if changed:
         raise RunError(
             f"{path} was written with another recipe; these keys differ: {', '.join(changed)}\n"
-            "  Undo the change in recipe.toml to resume, or start a new run with the new recipe."
+            "  Undo the change to resume this run, or start a new one in another folder."
         )

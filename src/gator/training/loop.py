@@ -130,10 +130,11 @@ class Loop:
             with nullcontext() if last else processes.no_sync(self._parallel):
                 x = to_device(images, processes.device, self._recipe.run.in_channels_last)
                 loss = self._loss(x, labels.to(processes.device))
-                total += self._finite(float(loss.detach()) / len(parts), lr)
+                total += float(loss.detach()) / len(parts)
                 if self.pruner is not None:
                     loss = loss + self.pruner.loss()
                 processes.precision.backward(loss / len(parts))
+        self._check_finite(total, lr)
         parameters = list(itertools.chain.from_iterable(group["params"] for group in self.optimizer.param_groups))
         processes.precision.step(self.optimizer, parameters, clip=self.phase.clip)
         self.optimizer.zero_grad()
@@ -158,14 +159,18 @@ class Loop:
         )
         return (1 - phase.distill) * loss + phase.distill * t * t * divergence
 
-    def _finite(self, loss: float, lr: float) -> float:
-        """The loss itself; raises a LossError if it is infinite or not a number."""
-        if not math.isfinite(loss):
-            raise LossError(
-                f"the loss is {loss} at step {self.steps_taken + 1} of {self.kind} (epoch {self.position.epoch + 1}), "
-                f"learning rate {lr:.4g}"
-            )
-        return loss
+    def _check_finite(self, loss: float, lr: float) -> None:
+        """Raise a LossError in all processes, before any weight has changed, if the loss of one is infinite or not a number."""
+        (bad,) = self._processes.sums([float(not math.isfinite(loss))])
+        if not bad:
+            return
+        losses = self._processes.gather(loss)
+        rank = next(rank for rank, value in enumerate(losses) if not math.isfinite(value))
+        where = f" on rank {rank}" if len(losses) > 1 else ""
+        raise LossError(
+            f"the loss is {losses[rank]}{where} at step {self.steps_taken + 1} of {self.kind} "
+            f"(epoch {self.position.epoch + 1}), learning rate {lr:.4g}"
+        )
 
     def moment(self, accuracy: float | None = None, test_loss: float | None = None) -> Moment:
         """The figures after the latest step."""

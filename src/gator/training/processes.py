@@ -6,23 +6,22 @@ MASTER_ADDR and MASTER_PORT. A process group that exists already is used as it i
 
 from __future__ import annotations
 
-import itertools
 import os
 from contextlib import AbstractContextManager, nullcontext
+from datetime import timedelta
 from typing import Any
+from weakref import WeakSet
 
 import torch
 from torch import distributed as dist
 from torch import nn
-from torch.distributed import PrefixStore  # type: ignore[attr-defined]
 from torch.distributed.rendezvous import rendezvous
 from torch.nn.parallel import DistributedDataParallel
 
 from gator.errors import RecipeError
+from gator.training.fresh_store import fresh_store
 from gator.training.precision import Precision
 from gator.training.recipe import RunSettings
-
-_groups_so_far = itertools.count()
 
 
 class Processes:
@@ -35,10 +34,11 @@ class Processes:
         self.device = _device(settings, self.count, int(os.environ.get("LOCAL_RANK", self.rank)))
         self.precision = Precision(settings.precision, self.device)
         self._group_is_ours = self.count > 1 and not existing
+        self._wrapped: WeakSet[DistributedDataParallel] = WeakSet()
         if self.device.index is not None:
             torch.cuda.set_device(self.device)
         if self._group_is_ours:
-            _init_process_group("nccl" if self.device.type == "cuda" else "gloo")
+            _init_process_group("nccl" if self.device.type == "cuda" else "gloo", settings.timeout_seconds)
         self._threads = torch.get_num_threads()
         if settings.threads:
             torch.set_num_threads(settings.threads)
@@ -56,7 +56,9 @@ class Processes:
         if self.count == 1:
             return network
         ids = [self.device.index] if self.device.type == "cuda" else None
-        return DistributedDataParallel(network, device_ids=ids, find_unused_parameters=some_unused)
+        wrapped = DistributedDataParallel(network, device_ids=ids, find_unused_parameters=some_unused)
+        self._wrapped.add(wrapped)
+        return wrapped
 
     def no_sync(self, network: nn.Module) -> AbstractContextManager[Any]:
         """Inside, gradients are accumulated in this process; the next backward pass outside averages them."""
@@ -88,18 +90,18 @@ class Processes:
         """Restore the number of threads, and destroy the process group if this run created it."""
         torch.set_num_threads(self._threads)
         if self._group_is_ours and dist.is_initialized():
+            # After an error its traceback keeps the wrappers alive. A reducer that is the last to hold the group waits for the
+            # threads of gloo without releasing the GIL, which those may be waiting for: the process would never end.
+            for wrapped in self._wrapped:
+                wrapped.reducer = wrapped.logger = None  # type: ignore[assignment]
             dist.destroy_process_group()
 
 
-def _init_process_group(backend: str) -> None:
-    """As dist.init_process_group(backend), but a second run in the same processes works as well.
-
-    torch leaves the keys of a destroyed group in the store of the launcher, where the next group would find the addresses of
-    closed connections; so every group gets a prefix of its own.
-    """
+def _init_process_group(backend: str, timeout_seconds: float) -> None:
+    """As dist.init_process_group(backend), but a second run in the same processes works, and one that torchrun starts again."""
     store, rank, count = next(rendezvous("env://"))
-    own = PrefixStore(f"gator-{next(_groups_so_far)}", store)
-    dist.init_process_group(backend, store=own, rank=rank, world_size=count)
+    timeout = timedelta(seconds=timeout_seconds) if timeout_seconds else None
+    dist.init_process_group(backend, store=fresh_store(store, rank, count), rank=rank, world_size=count, timeout=timeout)
 
 
 def _device(settings: RunSettings, count: int, local_rank: int) -> torch.device:

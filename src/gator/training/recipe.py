@@ -123,6 +123,7 @@ class RunSettings:
     channels_last: bool | Literal["auto"] = "auto"  # "auto": for networks with 2-d convolutions
     compile: bool = False
     checkpoint_seconds: float = 300.0
+    timeout_seconds: float = 0.0  # how long a process waits for the others; 0: as torch.distributed does, 30 minutes or less
     evaluate_every: int = 1  # epochs; 0: only the dense, the cut and the finished network are evaluated
 
     @property

@@ -35,6 +35,7 @@ def check(recipe: Recipe) -> Recipe:
     _at_least(0, "finetune.recalibrate", recipe.finetune.recalibrate)
     _at_least(0, "run.threads", recipe.run.threads)
     _at_least(0, "run.checkpoint_seconds", recipe.run.checkpoint_seconds)
+    _at_least(0, "run.timeout_seconds", recipe.run.timeout_seconds)
     _at_least(0, "run.evaluate_every", recipe.run.evaluate_every)
     return recipe
 

@@ -40,6 +40,10 @@ class Outcome:
     share: float  # what it costs, as a share of the dense network's cost
     alpha: float | None = None
 
+    @classmethod
+    def from_json(cls, saved: Mapping[str, Any]) -> Outcome:
+        return cls(**{**saved, "figures": Figures(**saved["figures"])})
+
 
 @dataclass(frozen=True)
 class NetworkRecord:
@@ -74,6 +78,11 @@ class Result:
 
     def as_json(self) -> dict[str, Any]:
         return asdict(self)
+
+    @classmethod
+    def from_json(cls, saved: Mapping[str, Any]) -> Result:
+        rounds = tuple(Outcome.from_json(outcome) for outcome in saved["rounds"])
+        return cls(**{**saved, "before": Figures(**saved["before"]), "rounds": rounds, "slower": tuple(saved["slower"])})
 
     def __str__(self) -> str:
         tables = (_table(self.before, outcome) for outcome in self.rounds)

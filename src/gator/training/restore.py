@@ -79,7 +79,7 @@ def restore_(run: Run) -> None:
         )
     run.stage_number = content["stage"]
     run.before = None if content["before"] is None else Figures(**content["before"])
-    run.rounds = [Outcome(**{**o, "figures": Figures(**o["figures"])}) for o in content["rounds"]]
+    run.rounds = [Outcome.from_json(outcome) for outcome in content["rounds"]]
     for name, number in zip(_NUMBERS, content["numbers"], strict=True):
         setattr(run, name, number)
     networks = run.networks

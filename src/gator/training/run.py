@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import json
 import os
 import signal
+import socket
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -32,6 +34,7 @@ def run(
     watch: Watch | None = None,
     choose: Choose | None = None,
     overwrite: bool = False,
+    resume: bool = False,
 ) -> Result:
     """Train, prune and fine-tune a network as a recipe says.
 
@@ -42,6 +45,8 @@ def run(
     choose: with `prune.criterion = "function"`, a function `f(model, graph, cost)` that returns the channels to keep, as
     `gator.cut` takes them; `cost` is what the network may cost, in the unit of the cost. For comparing a method of your own.
     overwrite: replace the run that is in the folder, by default the one in runs/NAME, once the settings have been checked.
+    resume: continue the run that `folder` has already, if it has one, from its last checkpoint; the result of a finished run is
+    returned as it is. So a script can be started again after every failure, for example by `torchrun --max-restarts`.
 
     Returns a `gator.Result`. Raises `gator.RecipeError`, `gator.DataError` or `gator.ModelNameError` before any training if a
     setting is wrong, and `gator.RunError` if the run has to stop: the loss is not finite, the disk is full, or Ctrl-C or
@@ -53,8 +58,10 @@ def run(
     True
     """
     recipe = check(recipe) if isinstance(recipe, Recipe) else read_recipe(recipe)
+    if resume and folder is None:
+        raise RunError("resume=True needs folder=, the run folder in which to look for checkpoints")
     path = None if folder is None else Path(folder)
-    return _go(recipe, path, None, watch or Watch(), choose=choose, overwrite=overwrite)
+    return _go(recipe, path, None, watch or Watch(), choose=choose, overwrite=overwrite, look_for_run=resume)
 
 
 def resume(
@@ -101,11 +108,21 @@ def _go(
     data: Data | None = None,
     choose: Choose | None = None,
     overwrite: bool = False,
+    look_for_run: bool = False,
 ) -> Result:
     processes = Processes(recipe.run)
     try:
+        if look_for_run:
+            assert path is not None
+            folder, result = on_rank_zero(lambda: _begun(path, recipe))
+            if result is not None:
+                watch.note(f"the run in {path} is finished")
+                return result
+            if folder is None:
+                watch.note("no checkpoint yet: starting from the beginning")
         work = Run(recipe, processes, watch, resuming=folder is not None, data=data, choose=choose)
         folder = folder or _new_folder(recipe, path, processes, overwrite)
+        _check_shared(folder, processes)
         with _signals_stop(work):
             return work.go(folder)
     except KeyboardInterrupt as interrupt:
@@ -123,6 +140,25 @@ def _stopped_at_once(interrupt: KeyboardInterrupt, folder: RunFolder | None) -> 
     last = checkpoints(folder.checkpoints)
     kept = f"the last checkpoint is {last[-1]}" if last else "there is no checkpoint yet"
     return Interrupted(f"{text}; {kept}. Resume with: gator prune --resume {folder.path}")
+
+
+def _begun(path: Path, recipe: Recipe) -> tuple[RunFolder | None, Result | None]:
+    """The run that was started in this folder before, and its result if it is finished."""
+    folder = RunFolder.begun(path, recipe)
+    if folder is None or not folder.result.is_file():
+        return folder, None
+    return folder, Result.from_json({**json.loads(folder.result.read_text()), "folder": str(path)})
+
+
+def _check_shared(folder: RunFolder, processes: Processes) -> None:
+    """Raise unless every process sees the run folder: networks and checkpoints are written by rank 0 and read by all."""
+    seen = processes.gather((folder.recipe_file.is_file(), socket.gethostname(), str(folder.path.absolute())))
+    missing = [f"rank {rank} on {host}" for rank, (found, host, _) in enumerate(seen) if not found]
+    if missing:
+        raise RunError(
+            f"the run folder of rank 0, {seen[0][2]}, is not seen by {', '.join(missing)}\n"
+            "  Pass --out with a folder on a file system that all nodes share."
+        )
 
 
 def _new_folder(recipe: Recipe, path: Path | None, processes: Processes, overwrite: bool) -> RunFolder:
