@@ -1,7 +1,7 @@
 """Lightning: one callback in the Trainer, and the network of the LightningModule is smaller after `fit`.
 
-    pip install 'torch-gator[train,lightning]'
-    python examples/lightning_digits.py
+pip install 'torch-gator[train,lightning]'
+python examples/lightning_digits.py
 """
 
 import lightning.pytorch as pl

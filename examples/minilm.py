@@ -110,14 +110,15 @@ def batches(texts: list[str], settings: Settings, seed: int = 0) -> Iterator[lis
 
 def loss_of(student: nn.Module, teacher: nn.Module, batch: dict[str, Tensor], settings: Settings) -> Tensor:
     mask = batch["attention_mask"]
-    with torch.no_grad():
-        goal = teacher(**batch, output_hidden_states=settings.hidden > 0)
-    found = student(**batch, output_hidden_states=settings.hidden > 0)
-    a, b = Embedder.mean(found.last_hidden_state, mask), Embedder.mean(goal.last_hidden_state, mask)
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        with torch.no_grad():
+            goal = teacher(**batch, output_hidden_states=True)
+        found = student(**batch, output_hidden_states=True)
+    a, b = Embedder.mean(found.last_hidden_state.float(), mask), Embedder.mean(goal.last_hidden_state.float(), mask)
     loss = (1 - (a * b).sum(-1)).mean() * 10
     if settings.hidden:
         for one, other in zip(found.hidden_states[1:], goal.hidden_states[1:], strict=True):
-            loss = loss + settings.hidden * (one - other)[mask.bool()].square().mean()
+            loss = loss + settings.hidden * (one.float() - other.float())[mask.bool()].square().mean()
     return loss
 
 
@@ -153,5 +154,12 @@ def train(student: nn.Module, teacher: nn.Module, embedder: Embedder, texts: lis
                 pruner.detach()
                 pruner = None
         if step % 25 == 0:
-            print(step, round(shown, 4), round((time.time() - start) / (step + 1), 3), "s/step", "" if pruner is None else pruner.cost_left / pruner.whole_cost, flush=True)
+            print(
+                step,
+                round(shown, 4),
+                round((time.time() - start) / (step + 1), 3),
+                "s/step",
+                "" if pruner is None else pruner.cost_left / pruner.whole_cost,
+                flush=True,
+            )
     return student

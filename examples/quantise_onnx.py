@@ -46,7 +46,10 @@ def steps(network: nn.Module, count: int, lr: float, pruner: gator.Pruner | None
 
 
 def export(network: nn.Module, path: str) -> str:
-    torch.onnx.export(network.eval(), (images[:1],), path, dynamo=False, input_names=["x"], dynamic_axes={"x": {0: "batch"}})
+    torch.onnx.export(
+        network.eval(), (images[:2],), path, dynamo=True, external_data=False, verbose=False, input_names=["x"],
+        dynamic_shapes=[{0: torch.export.Dim("batch")}],
+    )  # fmt: skip
     return path
 
 

@@ -1,7 +1,7 @@
 """A vision transformer of timm: attention loses whole heads, the MLPs lose channels, and timm's EMA follows.
 
-    pip install 'torch-gator[train,zoo]'
-    python examples/timm_vit.py
+pip install 'torch-gator[train,zoo]'
+python examples/timm_vit.py
 """
 
 import timm
@@ -12,7 +12,7 @@ from torch.nn import functional
 
 import gator
 
-STEPS, GATED, LR = 260, 120, 3e-3
+STEPS, GATED, LR = 420, 140, 3e-3
 
 torch.manual_seed(0)
 digits = load_digits()
@@ -22,7 +22,7 @@ train = (torch.arange(len(labels)) % 4 > 0).nonzero().flatten()
 test = (torch.arange(len(labels)) % 4 == 0).nonzero().flatten()
 
 model = timm.create_model(
-    "vit_tiny_patch16_224", img_size=8, patch_size=2, in_chans=1, num_classes=10, embed_dim=64, depth=4, num_heads=8
+    "vit_tiny_patch16_224", img_size=8, patch_size=2, in_chans=1, num_classes=10, embed_dim=64, depth=3, num_heads=8
 )
 heads = [block.attn.num_heads for block in model.blocks]
 dense = gator.measure(model, images[:1])
@@ -35,7 +35,7 @@ ema = ModelEmaV3(model, decay=0.95)
 model.train()
 for step in range(STEPS):
     for group in optimizer.param_groups:
-        group["lr"] = LR * min(1, (step + 1) / 20, (STEPS - step) / 60)
+        group["lr"] = LR * min(1, (step + 1) / 20, (STEPS - step) / 120)
     batch = train[torch.randint(len(train), (64,))]
     loss = functional.cross_entropy(model(images[batch]), labels[batch])
     if step < GATED:
@@ -57,7 +57,7 @@ with torch.no_grad():
     accuracy = float((small(images[test]).argmax(1) == labels[test]).float().mean())
 left = gator.measure(small, images[:1])
 print(f"heads {heads} -> {[block.attn.num_heads for block in small.blocks]}")
-print(f"MLPs  {[4 * 64] * 4} -> {[block.mlp.fc1.out_features for block in small.blocks]}")
+print(f"MLPs  {[4 * 64] * 3} -> {[block.mlp.fc1.out_features for block in small.blocks]}")
 print(f"MACs {dense.macs:,} -> {left.macs:,}; accuracy of the EMA {accuracy:.3f}")
 
 assert type(small) is type(model)

@@ -3,8 +3,8 @@
     pip install 'torch-gator[hf]'
     python examples/transformers_bert.py
 
-The task is made up: does the word "not" stand before the word "good"? Sentences are padded to the longest one of a batch, as with
-real text, and the pruned model gives the same answer for a sentence with and without padding.
+The task is made up: does the word "not" stand before the word "good"? Sentences are padded to the longest one of a batch, as
+with real text, and the pruned model gives the same answer for a sentence with and without padding.
 """
 
 import random
@@ -39,9 +39,7 @@ def padded(examples: list[dict]) -> dict[str, Tensor]:
 
 
 set_seed(0)
-config = BertConfig(
-    vocab_size=WORDS, hidden_size=64, num_hidden_layers=2, num_attention_heads=8, intermediate_size=256, max_position_embeddings=32
-)
+config = BertConfig(vocab_size=WORDS, hidden_size=64, num_hidden_layers=2, num_attention_heads=8, intermediate_size=256)
 model = BertForSequenceClassification(config)
 batch = padded(sentences(1, seed=2))
 inputs = {name: batch[name] for name in ("input_ids", "attention_mask")}

@@ -304,6 +304,11 @@ class Pruner:
         """What the network costs with the channels that live now, in the unit of the cost."""
         return self.budget.cost(self.gates.living())
 
+    @property
+    def saved_by_shrinking(self) -> float:
+        """The share of the network's present cost that `shrink_` would remove."""
+        return 1 - self.cost_left / self.prices.total([edge.width for edge in self.graph.edges])
+
     def cut(self, *, keep_class: bool | None = None) -> nn.Module:
         """The smaller network; the one in training stays as it is, gates included.
 

@@ -90,7 +90,7 @@ class PruneCallback:
         self.cost_left = saved.get("cost_left", 1.0)
         if trainer.resume and "pruner" not in saved:
             if not saved:
-                raise FileError(f"{trainer.args.model} was saved without gates; resume it with the trainer that it was saved by")
+                raise FileError(f"{trainer.args.model} was saved without gates; resume it with the trainer that saved it")
             return  # its gates are off already
         epochs = max(1, round(self.gated * trainer.epochs))
         example = torch.zeros(1, trainer.data["channels"], trainer.args.imgsz, trainer.args.imgsz, device=trainer.device)
