@@ -62,28 +62,32 @@ class PruneCallback(lightning.Callback):  # type: ignore[misc]
         self._saved: dict[str, Any] | None = None
         self._steps = 0  # of the optimizer, that the gates have followed
 
-    def setup(self, trainer: Any, pl_module: Any, stage: str) -> None:  # noqa: ARG002
+    def setup(self, trainer: Any, pl_module: Any, stage: str) -> None:
         """Cut the network as it was cut when a checkpoint was saved, before the weights of that checkpoint are loaded."""
         same = [each for each in trainer.callbacks if isinstance(each, PruneCallback) and each.network == self.network]
         if len(same) > 1:
             raise GatorError(f"there is a second PruneCallback for the network {self.network!r}; pass one")
+        pl_module.__dict__.pop("on_load_checkpoint", None)
         original = pl_module.on_load_checkpoint
 
         def with_plan(checkpoint: dict[str, Any]) -> None:
             pl_module.__dict__.pop("on_load_checkpoint", None)
             saved = checkpoint.get("callbacks", {}).get(self.state_key)
-            if not saved:
+            if not saved and stage == "fit":
                 raise FileError(
                     "the checkpoint was saved without gates: there is no PruneCallback in it\n"
                     "  Resume with the callbacks that it was saved with; to prune a trained network, load its weights instead."
                 )
-            cut_as_saved_(pl_module.get_submodule(self.network), saved["plan"])
+            if saved:
+                cut_as_saved_(pl_module.get_submodule(self.network), saved["plan"])
             original(checkpoint)
 
         pl_module.on_load_checkpoint = with_plan
 
-    def on_fit_start(self, trainer: Any, pl_module: Any) -> None:
+    def teardown(self, trainer: Any, pl_module: Any, stage: str) -> None:  # noqa: ARG002
         pl_module.__dict__.pop("on_load_checkpoint", None)
+
+    def on_fit_start(self, trainer: Any, pl_module: Any) -> None:
         model: nn.Module = pl_module.get_submodule(self.network)
         if has_replaced_forward(model):
             raise GatorError("this network has gates on already: is there a second PruneCallback, or a Pruner of your own?")
