@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import sys
 
 import pytest
@@ -26,3 +27,19 @@ def test_a_broken_package_is_not_reported_as_missing(text, tmp_path, monkeypatch
         optional_import("broken_package", extra="dev", purpose="a test")
     assert not isinstance(raised.value, gator.MissingExtraError)
     sys.modules.pop("broken_package", None)
+
+
+@pytest.mark.parametrize(
+    ("module", "package", "extra"),
+    [
+        ("lightning", "lightning.pytorch", "lightning"),
+        ("transformers", "transformers", "hf"),
+        ("ultralytics", "ultralytics", "ultralytics"),
+    ],
+)
+def test_an_integration_names_its_extra(module, package, extra, monkeypatch) -> None:
+    for name in (package, package.partition(".")[0]):
+        monkeypatch.setitem(sys.modules, name, None)
+    monkeypatch.delitem(sys.modules, f"gator.integrations.{module}", raising=False)
+    with pytest.raises(gator.MissingExtraError, match=rf"gator.integrations.{module} needs .*'torch-gator\[{extra}\]'"):
+        importlib.import_module(f"gator.integrations.{module}")

@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import os
+import subprocess
+import sys
+
 import pytest
 import torch
 from torch import nn
@@ -76,9 +80,12 @@ def test_a_resumed_run_ends_with_the_same_network(library, tmp_path):
     stop = stopping(library)
     with pytest.raises(RuntimeError, match="killed"):
         trainer(library, tmp_path, [callback(library), draws(library), saving, stop]).fit(first, loader())
+    path = tmp_path / "parts" / "last.ckpt"
     second = module(library, seed=5)
-    resumed = trainer(library, tmp_path, [callback(library), draws(library)])
-    resumed.fit(second, loader(), ckpt_path=tmp_path / "parts" / "last.ckpt", weights_only=False)
+    fresh = sum(p.numel() for p in second.net.parameters())
+    saved = torch.load(path, weights_only=True)["state_dict"]
+    assert sum(tensor.numel() for name, tensor in saved.items() if "running" not in name) < 0.9 * fresh  # it had shrunk by then
+    trainer(library, tmp_path, [callback(library), draws(library)]).fit(second, loader(), ckpt_path=path)
     assert gator.plan(whole.net) == gator.plan(second.net)
     for one, other in zip(whole.net.state_dict().values(), second.net.state_dict().values(), strict=True):
         assert torch.allclose(one, other, atol=1e-5)
@@ -103,15 +110,104 @@ def stopping(library):
     return Stop()
 
 
+def test_without_shrinking_the_network_is_cut_at_the_end(library, tmp_path):
+    class Widths(library.lightning.Callback):
+        """Of the network at the end of every epoch."""
+
+        def __init__(self):
+            self.found = []
+
+        def on_train_epoch_start(self, trainer, pl_module):
+            self.found.append(sum(p.numel() for p in pl_module.net.parameters()))
+
+    whole, smaller = Widths(), Widths()
+    trainer(library, tmp_path, [callback(library, shrink=False), whole]).fit(module(library), loader())
+    trainer(library, tmp_path, [callback(library), smaller]).fit(module(library), loader())
+    assert len(set(whole.found)) == 1
+    assert smaller.found[-1] < smaller.found[0] == whole.found[0]
+
+
+DDP = """
+import sys, torch
+{preparation}
+from test_integration_lightning import callback, loader, module, trainer
+from gator.integrations import lightning as library
+
+run = trainer(library, sys.argv[1], [prune := callback(library)], strategy="ddp", devices=2)
+network = module(library)
+run.fit(network, loader())
+torch.save({{"kept": prune.pruner.kept, "widths": [list(p.shape) for p in network.net.parameters()],
+            "weights": network.net.state_dict(), "steps": prune.pruner.steps_taken}}, f"{{sys.argv[1]}}/{{run.global_rank}}.pt")
+"""
+
+
+def test_two_processes_end_with_the_same_network(library, tmp_path):
+    preparation = "from stub_torchvision import make_importable; make_importable()"
+    (tmp_path / "run.py").write_text(DDP.format(preparation=preparation))
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join([*sys.path, os.environ.get("PYTHONPATH", "")])}
+    command = [sys.executable, "-W", "ignore", str(tmp_path / "run.py"), str(tmp_path)]
+    result = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=500, check=False)
+    assert result.returncode == 0, result.stderr
+    one, other = (torch.load(tmp_path / f"{rank}.pt") for rank in range(2))
+    assert one["widths"] == other["widths"]
+    assert one["steps"] == 4  # half of the batches each
+    assert all(torch.equal(one["weights"][name], other["weights"][name]) for name in one["weights"] if "running" not in name)
+    dense = [list(p.shape) for p in module(library).net.parameters()]
+    assert one["widths"] != dense
+
+
 def test_bad_use_is_explained(library, tmp_path):
     with pytest.raises(gator.GatorError, match="a second PruneCallback"):
         trainer(library, tmp_path, [callback(library), TwiceOf(library)]).fit(module(library), loader())
+    prune = callback(library)
+    gator.Pruner((gated := module(library)).net, torch.randn(2, 1, 8, 8), target=0.5, steps=3)
+    with pytest.raises(gator.GatorError, match="gates on already"):
+        trainer(library, tmp_path, [prune]).fit(gated, loader())
     with pytest.raises(gator.GatorError, match="example_input_array"):
         trainer(library, tmp_path, [callback(library, example_inputs=None)]).fit(module(library), loader())
     with pytest.raises(gator.GatorError, match="max_epochs or max_steps"):
         trainer(library, tmp_path, [callback(library)], max_epochs=-1).fit(module(library), loader())
     with pytest.raises(gator.GatorError, match="gated=0"):
         callback(library, gated=0)
+
+
+def test_a_network_that_is_replaced_is_noticed(library, tmp_path):
+    class Replace(library.lightning.Callback):
+        def on_train_batch_start(self, trainer, pl_module, *_):
+            pl_module.net = module(library).net
+
+    with pytest.raises(gator.GatorError, match="'net' was replaced"):
+        trainer(library, tmp_path, [callback(library), Replace()]).fit(module(library), loader())
+
+
+def test_checkpoints_that_do_not_fit_are_refused(library, tmp_path):
+    def saving():
+        return library.lightning.callbacks.ModelCheckpoint(tmp_path / "dense", save_last=True)
+
+    trainer(library, tmp_path, [saving()], max_epochs=2).fit(module(library), loader())
+    dense = tmp_path / "dense" / "last.ckpt"
+    with pytest.raises(gator.FileError, match="saved without gates"):
+        trainer(library, tmp_path, [callback(library)]).fit(module(library), loader(), ckpt_path=dense)
+    pruned = library.lightning.callbacks.ModelCheckpoint(tmp_path / "pruned", save_last=True)
+    trainer(library, tmp_path, [callback(library), pruned], max_epochs=3).fit(module(library), loader())
+    other = module(library)
+    trainer(library, tmp_path, [callback(library, target=0.4)]).fit(other, loader())
+    with pytest.raises(gator.FileError, match="of another plan"):
+        trainer(library, tmp_path, [callback(library)]).fit(other, loader(), ckpt_path=tmp_path / "pruned" / "last.ckpt")
+
+
+def test_shrinking_is_refused_where_it_is_not_safe(library, tmp_path):
+    model = module(library)
+
+    class Two(type(model)):
+        def configure_optimizers(self):
+            return [torch.optim.SGD(self.net.head.parameters(), lr=0.1), torch.optim.SGD(self.net.blocks.parameters(), lr=0.1)]
+
+        automatic_optimization = False
+
+    model.__class__ = Two
+    with pytest.raises(gator.GatorError, match="one process and one optimizer"):
+        trainer(library, tmp_path, [callback(library, shrink=True)]).fit(model, loader())
 
 
 def TwiceOf(library):

@@ -48,12 +48,20 @@ def bert():
     )
 
 
-def trainer(folder, callbacks, **settings):
+def trainer(folder, callbacks, model=None, **settings):
     from transformers import Trainer, TrainingArguments
 
-    settings = {"max_steps": 16, "save_steps": 4, "logging_steps": 4, "use_cpu": True, "report_to": "none", **settings}
+    settings = {
+        "max_steps": 16,
+        "save_steps": 4,
+        "per_device_train_batch_size": 16,
+        "logging_steps": 4,
+        "use_cpu": True,
+        "report_to": "none",
+        **settings,
+    }
     args = TrainingArguments(str(folder), disable_tqdm=True, learning_rate=1e-3, **settings)
-    return Trainer(bert(), args, train_dataset=Sentences(), callbacks=callbacks)
+    return Trainer(model or bert(), args, train_dataset=Sentences(), callbacks=callbacks)
 
 
 def test_a_trainer_prunes_and_the_model_is_saved_and_loaded(library, tmp_path):
@@ -85,6 +93,8 @@ def test_a_resumed_run_ends_with_the_same_network(library, tmp_path):
     interrupted = trainer(tmp_path / "parts", [library.PruneCallback(0.6), Stop()])
     with pytest.raises(KeyboardInterrupt):
         interrupted.train()
+    sizes = [sum(p.numel() for p in run.model.parameters()) for run in (interrupted, trainer(tmp_path / "new", []))]
+    assert sizes[0] < 0.95 * sizes[1]  # it had shrunk by then
     resumed = trainer(tmp_path / "parts", [library.PruneCallback(0.6)])
     resumed.train(resume_from_checkpoint=True)
     one, other = whole.model.state_dict(), resumed.model.state_dict()
@@ -106,3 +116,26 @@ def test_bad_use_is_explained(library, tmp_path):
         library.load_pruned(tmp_path / "plain", type(plain.model))
     with pytest.raises(gator.GatorError, match="gated=2"):
         library.PruneCallback(gated=2)
+    best = trainer(tmp_path / "best", [library.PruneCallback(0.6, shrink=True)])
+    best.args.load_best_model_at_end = True
+    with pytest.raises(gator.GatorError, match="load_best_model_at_end=False"):
+        best.train()
+
+
+def test_a_model_that_is_replaced_is_noticed(library, tmp_path):
+    class Replace(library.transformers.TrainerCallback):
+        def on_step_begin(self, args, state, control, **_):
+            run.callback_handler.model = bert()
+
+    run = trainer(tmp_path, [library.PruneCallback(0.6), Replace()])
+    with pytest.raises(gator.GatorError, match="replaced its model"):
+        run.train()
+
+
+def test_a_checkpoint_of_another_plan_is_refused(library, tmp_path):
+    trainer(tmp_path / "one", [library.PruneCallback(0.6)], max_steps=12).train()
+    other = trainer(tmp_path / "two", [library.PruneCallback(0.5)])
+    other.train()
+    again = trainer(tmp_path / "one", [library.PruneCallback(0.6)], model=other.model)
+    with pytest.raises(gator.FileError, match="of another plan"):
+        again.train(resume_from_checkpoint=True)

@@ -317,6 +317,11 @@ class Pruner:
         cuts: Cuts = [*((step.graph, step.kept) for step in steps_of(self.model)), (self.graph, self.kept)]
         return tuple(widths_left(cuts, named_tensors(self.model)).values())
 
+    @property
+    def saved_by_shrinking(self) -> float:
+        """The share of the network's present cost that `shrink_` would remove."""
+        return 1 - self.cost_left / self.prices.total([edge.width for edge in self.graph.edges])
+
     def cut(self, *, keep_class: bool | None = None) -> nn.Module:
         """The smaller network; the one in training stays as it is, gates included.
 

@@ -14,10 +14,11 @@ from torch import Tensor, nn
 
 from gator.cost.by_name import CostName
 from gator.cost.prices import Cost, PlainCost
-from gator.errors import GatorError
+from gator.errors import FileError, GatorError
 from gator.extras import optional_import
 from gator.gates.pruner import Pruner
 from gator.graph.replaced_forward import has_replaced_forward
+from gator.integrations.resuming import cut_as_saved_, plan_of, should_shrink
 
 lightning: Any = optional_import("lightning.pytorch", extra="lightning", purpose="gator.integrations.lightning")
 
@@ -26,7 +27,9 @@ class PruneCallback(lightning.Callback):  # type: ignore[misc]
     """Prunes a network inside a `LightningModule` while it trains; at the end of `fit` the network itself is smaller.
 
     The cost is added to the loss before backward, gates are updated after every step of the optimizer, and their state goes
-    into the trainer's checkpoints. With manual optimization call `prune.pruner.loss()` and `.step()` yourself.
+    into the trainer's checkpoints, together with the plan of what was cut: `ckpt_path=` resumes a run with a fresh module. The
+    progress bar and the loggers show `cost_left`, as a share of the cost at the start. With manual optimization call
+    `prune.pruner.loss()` and `.step()` yourself.
 
     Args:
         network: the attribute of the LightningModule that holds the network ("net"); "" for the module itself.
@@ -34,7 +37,9 @@ class PruneCallback(lightning.Callback):  # type: ignore[misc]
         target: what may be left of the cost.
         gated: the share of the training steps with gates; the rest trains the network as it will be cut.
         cost: as in `gator.Pruner`.
-        settings: further arguments of `gator.Pruner`.
+        shrink: whether closed channels leave the network and its optimizer between epochs, so that the next ones are cheaper.
+            By default they do if there is one process and one optimizer; else the network becomes smaller at the end.
+        settings: further arguments of `gator.Pruner`. `keep_class` is True and `min_width` is 1 unless they are given.
     """
 
     def __init__(
@@ -45,15 +50,42 @@ class PruneCallback(lightning.Callback):  # type: ignore[misc]
         example_inputs: Any = None,
         gated: float = 0.6,
         cost: CostName | Cost | PlainCost = "flops",
+        shrink: bool | None = None,
         **settings: Any,
     ) -> None:
         if not 0 < gated <= 1:
             raise GatorError(f"gated={gated!r}; expected a share of the training steps, more than 0 and at most 1")
         self.target, self.network, self.example_inputs = target, network, example_inputs
-        self.gated, self.cost, self.settings = gated, cost, settings
+        self.gated, self.cost, self.shrink = gated, cost, shrink
+        self.settings = {"keep_class": True, "min_width": 1, **settings}
         self.pruner: Pruner | None = None
         self._saved: dict[str, Any] | None = None
         self._steps = 0  # of the optimizer, that the gates have followed
+
+    def setup(self, trainer: Any, pl_module: Any, stage: str) -> None:
+        """Cut the network as it was cut when a checkpoint was saved, before the weights of that checkpoint are loaded."""
+        same = [each for each in trainer.callbacks if isinstance(each, PruneCallback) and each.network == self.network]
+        if len(same) > 1:
+            raise GatorError(f"there is a second PruneCallback for the network {self.network!r}; pass one")
+        pl_module.__dict__.pop("on_load_checkpoint", None)
+        original = pl_module.on_load_checkpoint
+
+        def with_plan(checkpoint: dict[str, Any]) -> None:
+            pl_module.__dict__.pop("on_load_checkpoint", None)
+            saved = checkpoint.get("callbacks", {}).get(self.state_key)
+            if not saved and stage == "fit":
+                raise FileError(
+                    "the checkpoint was saved without gates: there is no PruneCallback in it\n"
+                    "  Resume with the callbacks that it was saved with; to prune a trained network, load its weights instead."
+                )
+            if saved:
+                cut_as_saved_(pl_module.get_submodule(self.network), saved["plan"])
+            original(checkpoint)
+
+        pl_module.on_load_checkpoint = with_plan
+
+    def teardown(self, trainer: Any, pl_module: Any, stage: str) -> None:  # noqa: ARG002
+        pl_module.__dict__.pop("on_load_checkpoint", None)
 
     def on_fit_start(self, trainer: Any, pl_module: Any) -> None:
         model: nn.Module = pl_module.get_submodule(self.network)
@@ -65,15 +97,22 @@ class PruneCallback(lightning.Callback):  # type: ignore[misc]
         total = trainer.estimated_stepping_batches
         if not isinstance(total, int):
             raise GatorError("the length of this run is not known; set max_epochs or max_steps in the Trainer")
+        if self.shrink and not _can_shrink(trainer):
+            raise GatorError("shrink=True needs one process and one optimizer; leave it out, and the network is cut at the end")
         steps = max(1, round(self.gated * total))
         self.pruner = Pruner(
             model, example, target=self.target, steps=steps, cost=self.cost, state=self._saved, **self.settings
         )
         self._steps = trainer.global_step if self._saved is None else self.pruner.steps_taken
 
-    def on_before_backward(self, trainer: Any, pl_module: Any, loss: Tensor) -> None:  # noqa: ARG002
+    def on_before_backward(self, trainer: Any, pl_module: Any, loss: Tensor) -> None:
         """Add the cost to the loss, scaled as the loss is: for accumulated batches, and by a gradient scaler."""
         assert self.pruner is not None
+        if pl_module.get_submodule(self.network) is not self.pruner.model:
+            raise GatorError(
+                f"the network {self.network!r} was replaced since the gates were put on, so they would learn nothing\n"
+                "  Build it before fit, in __init__ or configure_model."
+            )
         scaler = (
             trainer.precision_plugin.scaler if isinstance(trainer.precision_plugin, lightning.plugins.MixedPrecision) else None
         )
@@ -87,8 +126,15 @@ class PruneCallback(lightning.Callback):  # type: ignore[misc]
             self.pruner.step(lr=trainer.optimizers[0].param_groups[0]["lr"])
             pl_module.log("cost_left", self.pruner.cost_left / self.pruner.whole_cost, prog_bar=True)
 
+    def on_train_epoch_start(self, trainer: Any, pl_module: Any) -> None:  # noqa: ARG002
+        """Shrink between epochs. A run that is resumed from the end of an epoch gets here too, so both draw the same gates."""
+        assert self.pruner is not None
+        wanted = _can_shrink(trainer) if self.shrink is None else self.shrink
+        if wanted and should_shrink(self.pruner):
+            self.pruner.shrink_(trainer.optimizers[0])
+
     def state_dict(self) -> dict[str, Any]:
-        return {} if self.pruner is None else {"pruner": self.pruner.state_dict()}
+        return {} if self.pruner is None else {"pruner": self.pruner.state_dict(), "plan": plan_of(self.pruner.model)}
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         self._saved = state_dict.get("pruner")
@@ -99,3 +145,8 @@ class PruneCallback(lightning.Callback):  # type: ignore[misc]
         self.pruner.project()
         self.pruner.shrink_()
         self.pruner.detach()
+
+
+def _can_shrink(trainer: Any) -> bool:
+    """Several processes have wrapped the network, and several optimizers would have to be cut together."""
+    return trainer.world_size == 1 and len(trainer.optimizers) == 1

@@ -23,10 +23,12 @@ from gator.errors import FileError, GatorError
 from gator.extras import optional_import
 from gator.gates.pruner import Pruner
 from gator.graph.replaced_forward import has_replaced_forward
+from gator.integrations.resuming import cut_as_saved_, plan_of, should_shrink
 from gator.surgery.apply import apply, plan
 from gator.surgery.cut_plan import CutPlan
 
 transformers: Any = optional_import("transformers", extra="hf", purpose="gator.integrations.transformers")
+accelerate: Any = optional_import("accelerate.optimizer", extra="hf", purpose="gator.integrations.transformers")
 STATE, PLAN = "gator.pt", "gator_plan.json"  # in a checkpoint of the trainer, and beside the weights of a pruned model
 _LABELS = ("labels", "label", "label_ids")
 
@@ -34,8 +36,9 @@ _LABELS = ("labels", "label", "label_ids")
 class PruneCallback(transformers.TrainerCallback):  # type: ignore[misc]
     """Prunes the model of a `Trainer` while it trains; afterwards `trainer.model` is the smaller network.
 
-    The cost is added to the loss that the model returns, so the batches must have labels. Gates are saved with the trainer's
-    checkpoints, and `trainer.train(resume_from_checkpoint=True)` goes on with them.
+    The cost is added to the loss that the model returns, so the batches must have labels. Gates and the plan of what was cut
+    are saved with the trainer's checkpoints, and `trainer.train(resume_from_checkpoint=True)` goes on with them, with a fresh
+    model. Pass the callback to the constructor of the Trainer.
 
     Args:
         target: what may be left of the cost, as in `gator.Pruner`.
@@ -43,7 +46,10 @@ class PruneCallback(transformers.TrainerCallback):  # type: ignore[misc]
         gate_lr: the learning rate of the gates; it rises and falls with that of the optimizer.
         cost: as in `gator.Pruner`.
         example_inputs: a dict of keyword arguments; by default the first batch without its labels.
-        settings: further arguments of `gator.Pruner`. `keep_class` is True unless it is given.
+        shrink: whether closed channels leave the model and its optimizer between epochs, so that the next ones are cheaper. By
+            default they do with one process, unless the Trainer is to load the best model at the end or makes its model itself;
+            else the model becomes smaller at the end.
+        settings: further arguments of `gator.Pruner`. `keep_class` is True and `min_width` is 1 unless they are given.
     """
 
     def __init__(
@@ -54,15 +60,27 @@ class PruneCallback(transformers.TrainerCallback):  # type: ignore[misc]
         gate_lr: float = 0.05,
         cost: CostName | Cost | PlainCost = "flops",
         example_inputs: Mapping[str, Any] | None = None,
+        shrink: bool | None = None,
         **settings: Any,
     ) -> None:
         if not 0 < gated <= 1:
             raise GatorError(f"gated={gated!r}; expected a share of the training steps, more than 0 and at most 1")
         self.target, self.gated, self.gate_lr, self.cost = target, gated, gate_lr, cost
-        self.settings = {"keep_class": True, **settings}
-        self.example_inputs = example_inputs
+        self.settings = {"keep_class": True, "min_width": 1, **settings}
+        self.example_inputs, self.shrink = example_inputs, shrink
         self.pruner: Pruner | None = None
         self._hook: Any = None
+        self._loads: nn.Module | None = None  # the model that is cut as a checkpoint was before its weights are loaded
+
+    def on_init_end(self, args: Any, state: Any, control: Any, **given: Any) -> None:  # noqa: ARG002
+        folder, self._loads = Path(args.output_dir), given["model"]
+
+        def cut_before(module: nn.Module, weights: dict[str, Any], prefix: str, *_: Any) -> None:
+            if not prefix and self.pruner is None:
+                _cut_for(module, weights, folder)
+
+        if self._loads is not None:
+            self._loads.register_load_state_dict_pre_hook(cut_before)
 
     def on_train_begin(self, args: Any, state: Any, control: Any, **given: Any) -> None:  # noqa: ARG002
         model, loader = given["model"], given["train_dataloader"]
@@ -71,8 +89,20 @@ class PruneCallback(transformers.TrainerCallback):  # type: ignore[misc]
         example = self.example_inputs or _first_batch(model, loader)
         folder = Path(args.output_dir) / f"checkpoint-{state.global_step}"
         saved = _saved(folder) if state.global_step else None
+        if saved is not None:
+            cut_as_saved_(model, saved["plan"])
+        can_shrink = args.world_size == 1 and args.n_gpu <= 1 and not args.load_best_model_at_end and model is self._loads
+        if self.shrink and not can_shrink:
+            raise GatorError(
+                "shrink=True needs one process, a model that was passed to the Trainer together with this callback, and "
+                "load_best_model_at_end=False\n  Leave it out, and the model is cut at the end."
+            )
+        self._shrinks = can_shrink if self.shrink is None else self.shrink
         steps = max(1, round(self.gated * state.max_steps))
-        self.pruner = Pruner(model, example, target=self.target, steps=steps, cost=self.cost, state=saved, **self.settings)
+        state_of_gates = None if saved is None else saved["pruner"]
+        self.pruner = Pruner(
+            model, example, target=self.target, steps=steps, cost=self.cost, state=state_of_gates, **self.settings
+        )
         self._hook = model.register_forward_hook(self._with_cost)
 
     def _with_cost(self, model: nn.Module, args: Any, output: Any) -> Any:  # noqa: ARG002
@@ -92,6 +122,8 @@ class PruneCallback(transformers.TrainerCallback):  # type: ignore[misc]
 
     def on_optimizer_step(self, args: Any, state: Any, control: Any, **given: Any) -> None:  # noqa: ARG002
         assert self.pruner is not None
+        if given["model"] is not self.pruner.model:
+            raise GatorError("the Trainer has replaced its model since the gates were put on, so they would learn nothing")
         rate = given["optimizer"].param_groups[0]["lr"] / args.learning_rate if args.learning_rate else 1.0
         self.pruner.step(lr=self.gate_lr * rate)
 
@@ -100,9 +132,24 @@ class PruneCallback(transformers.TrainerCallback):  # type: ignore[misc]
             for entry in (given["logs"], *state.log_history[-1:]):  # what other callbacks see, and what the trainer keeps
                 entry["cost_left"] = self.pruner.cost_left / self.pruner.whole_cost
 
+    def on_epoch_begin(self, args: Any, state: Any, control: Any, **given: Any) -> None:  # noqa: ARG002
+        """Shrink between epochs. A run that is resumed from the end of an epoch gets here too, so both draw the same gates."""
+        assert self.pruner is not None
+        between_epochs = float(state.epoch or 0).is_integer()  # not so when a run is resumed in the middle of an epoch
+        if self._shrinks and between_epochs and should_shrink(self.pruner):
+            optimizer = given["optimizer"]
+            self._hook.remove()  # the cut is checked with inputs that have no labels
+            self.pruner.shrink_(optimizer.optimizer if isinstance(optimizer, accelerate.AcceleratedOptimizer) else optimizer)
+            self._hook = self.pruner.model.register_forward_hook(self._with_cost)
+
     def on_save(self, args: Any, state: Any, control: Any, **given: Any) -> None:  # noqa: ARG002
         if self.pruner is not None and state.is_world_process_zero:
-            path, saved = Path(args.output_dir) / f"checkpoint-{state.global_step}" / STATE, self.pruner.state_dict()
+            path = Path(args.output_dir) / f"checkpoint-{state.global_step}" / STATE
+            saved = {
+                "pruner": self.pruner.state_dict(),
+                "plan": plan_of(self.pruner.model),
+                "shapes": {name: list(tensor.shape) for name, tensor in self.pruner.model.state_dict().items()},
+            }
             write_atomically(path, lambda temporary: torch.save(saved, temporary))
 
     def on_train_end(self, args: Any, state: Any, control: Any, **given: Any) -> None:  # noqa: ARG002
@@ -112,6 +159,18 @@ class PruneCallback(transformers.TrainerCallback):  # type: ignore[misc]
         self.pruner.project()
         self.pruner.shrink_()
         self.pruner.detach()
+
+
+def _cut_for(model: nn.Module, weights: Mapping[str, Tensor], folder: Path) -> None:
+    """Cut a fresh model for the weights of a checkpoint, which the Trainer loads before it tells callbacks which one it is."""
+    here = model.state_dict()
+    if all(here[name].shape == tensor.shape for name, tensor in weights.items() if name in here):
+        return
+    for path in sorted(folder.glob(f"checkpoint-*/{STATE}")):
+        saved = _saved(path.parent)
+        if all(saved["shapes"].get(name) == list(tensor.shape) for name, tensor in weights.items()):
+            cut_as_saved_(model, saved["plan"])
+            return
 
 
 def _first_batch(model: nn.Module, loader: Any) -> dict[str, Any]:
@@ -130,8 +189,8 @@ def _saved(folder: Path) -> dict[str, Any]:
             f"the checkpoint {folder} was saved without gates: there is no {STATE} in it\n"
             "  Resume with the callbacks that it was saved with, or start again."
         )
-    state: dict[str, Any] = torch.load(path, weights_only=True)
-    return state
+    saved: dict[str, Any] = torch.load(path, weights_only=True)
+    return saved
 
 
 def save_pruned(model: nn.Module, folder: str | Path) -> None:

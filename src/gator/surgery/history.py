@@ -42,3 +42,8 @@ def steps_of(model: nn.Module) -> tuple[Step, ...]:
     """The cuts that led to a network, oldest first; usually composed into one."""
     steps: tuple[Step, ...] = model.__dict__.get(ATTRIBUTE, ())
     return steps
+
+
+def forget(model: nn.Module) -> None:
+    """Take the history off: for a network that is pickled for programs without this library."""
+    model.__dict__.pop(ATTRIBUTE, None)

@@ -11,12 +11,13 @@ from torch.optim import Optimizer
 from gator.errors import CutError
 from gator.graph.bake import needs_baking
 from gator.graph.hypergraph import SavedGraph
-from gator.graph.trace import named_tensors, retraced
+from gator.graph.trace import check_same, named_tensors, retraced, trace_inputs
 from gator.private_torch import accumulated_shape, buffers_of, pytree
 from gator.surgery.attributes import set_attributes_
 from gator.surgery.cut import as_network, check_network, for_any_size, in_own_class_
-from gator.surgery.cut_plan import RemovedBranches
+from gator.surgery.cut_plan import CutPlan, RemovedBranches
 from gator.surgery.history import remember
+from gator.surgery.other_optimizers import watch_optimizers
 from gator.surgery.plan import Kept, Mask, Plan
 from gator.surgery.slice import canonical_names, narrowed, sliced_copy, update_layers_
 
@@ -45,11 +46,14 @@ def cut_(model: nn.Module, graph: SavedGraph, kept: Kept, *, optimizer: Optimize
         _check_optimizer(model, optimizer, plan)
     trial = sliced_copy(model, plan)
     reason, attributes = in_own_class_(model, trial, plan)
+    if reason and plan.graph.keep_class and not plan.emptied:
+        raise CutError(f"the class {type(model).__name__} does not work after this cut: {reason}")
     if reason:
         written = for_any_size(model, plan)
         check_network(model, as_network(model, trial, written)[0], plan)
     before = list(model.parameters())
     _shrink_(model, plan, optimizer)
+    watch_optimizers(before)
     if not reason:
         set_attributes_(model, attributes)
         return remember(model, model, plan, "class", RemovedBranches(), attributes)
@@ -153,3 +157,12 @@ def _update_parameters_(optimizer: Optimizer, before: list[nn.Parameter], after:
         group["params"] = [p for p in group["params"] if id(p) not in gone]
     candidates = [group for group, lost in zip(optimizer.param_groups, lost_some, strict=True) if lost]
     (candidates or optimizer.param_groups)[0]["params"].extend(p for p in after if id(p) not in known)
+
+
+def apply_(plan: CutPlan, model: nn.Module) -> nn.Module:
+    """Like `gator.apply`, but `model` itself becomes smaller; returns `model`. For plans of networks that kept their class."""
+    for each in plan.cuts:
+        graph = trace_inputs(model, each.inputs, fixed=each.fixed, heads=each.heads, keep_class=each.keep_class)
+        check_same(each.edges, graph.edges, CutError)
+        cut_(model, graph, each.kept)
+    return model

@@ -24,7 +24,7 @@ from gator.training.recipe import Phase, Recipe
 from gator.training.watch import Moment
 from gator.zoo.data import Loader
 
-_LEAST_SAVING = 0.05  # as a share of the network's present cost; a smaller one is not worth the rebuilding
+LEAST_SAVING = 0.05  # as a share of the network's present cost; a smaller one is not worth the rebuilding
 
 
 @dataclass
@@ -66,8 +66,7 @@ class Loop:
         The wrappers around the network hold the old shapes, so they are dropped before and made anew.
         """
         assert self.pruner is not None
-        whole = self.pruner.prices.total([edge.width for edge in self.pruner.graph.edges])
-        if self.pruner.cost_left > (1 - _LEAST_SAVING) * whole:
+        if self.pruner.saved_by_shrinking < LEAST_SAVING:
             return
         self._called = self._parallel = self.network
         if self._recipe.run.compile:
