@@ -81,7 +81,7 @@ def command_line() -> str:
     """Every command with its arguments and options, as `--help` shows them."""
     import typer
 
-    from gator.cli.main import _commands as commands
+    from gator.cli.main import commands
 
     root = typer.main.get_command(commands())
     parts: list[str] = []

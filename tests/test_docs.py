@@ -24,7 +24,7 @@ def blocks(page: Path, language: str) -> list[tuple[str, str]]:
 
 def commands(page: Path) -> list[str]:
     lines = [line for code, _ in blocks(page, "console") for line in code.splitlines()]
-    return [re.split(r"  #| > ", line)[0].removeprefix("$ ") for line in lines if re.match(r"(\$ )?gator ", line)]
+    return [re.split(r" +#| > ", line)[0].removeprefix("$ ") for line in lines if re.match(r"(\$ )?gator ", line)]
 
 
 def name_of(page: Path) -> str:
@@ -44,7 +44,7 @@ def test_the_python_of_a_page_runs(page: Path, tmp_path) -> None:
 def test_commands_and_options_exist(page: Path) -> None:
     import typer
 
-    from gator.cli.main import _commands as all_commands
+    from gator.cli.main import commands as all_commands
 
     for line in commands(page):
         group, words = typer.main.get_command(all_commands()), shlex.split(line)[1:]

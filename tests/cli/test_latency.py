@@ -42,7 +42,7 @@ def typed(monkeypatch, tmp_path):
 
     def run(*args: str):
         words = [str(tmp_path / "net.py:make") if arg == "NET" else arg for arg in args]
-        return CliRunner().invoke(main._commands(), words, catch_exceptions=True)
+        return CliRunner().invoke(main.commands(), words, catch_exceptions=True)
 
     return run
 

@@ -32,7 +32,7 @@ def net():
 
 
 def typed(*args: str) -> str:
-    done = CliRunner().invoke(main._commands(), list(map(str, args)))
+    done = CliRunner().invoke(main.commands(), list(map(str, args)))
     if done.exception is not None and not isinstance(done.exception, SystemExit):
         raise done.exception
     assert done.exit_code == 0, done.output

@@ -68,7 +68,7 @@ def test_gator_eval_reproduces_the_figure_of_every_network(path: Path, cifar) ->
     """The figure is in the file, or in a JSON file of the same name beside it."""
     beside, network = path.with_suffix(".json"), "cifar:resnet20" if "resnet20" in path.stem else "cifar:resnet56"
     command = ["eval", str(path), "--data", "cifar10", "--folder", str(cifar), "--json", "--model", network]
-    done = CliRunner().invoke(main._commands(), command)
+    done = CliRunner().invoke(main.commands(), command)
     assert done.exit_code == 0, done.exception
     found = json.loads(done.stdout)
     recorded = [found["recorded"]["accuracy"]] if "accuracy" in found["recorded"] else []

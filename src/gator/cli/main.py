@@ -16,7 +16,7 @@ from gator.errors import GatorError, MissingExtraError
 def app() -> None:
     """The entry point of the `gator` command."""
     try:
-        _commands()()
+        commands()()
     except GatorError as error:
         print(f"gator: {error}", file=sys.stderr)  # noqa: T201
         sys.exit(2)
@@ -35,7 +35,8 @@ def _interrupt_behind(end: BaseException) -> KeyboardInterrupt | None:
     return found
 
 
-def _commands() -> Callable[[], None]:
+def commands() -> Callable[[], None]:
+    """All commands; calling the result runs the one that sys.argv names."""
     try:
         import typer
     except ImportError as error:
@@ -43,27 +44,27 @@ def _commands() -> Callable[[], None]:
     import gator
     from gator.cli import eval, export, init, inspect, latency, measure, predict, prune, recipes, report
 
-    commands = typer.Typer(
+    found = typer.Typer(
         help="Make trained networks smaller and faster by learning which channels they can live without.",
         no_args_is_help=True,
         pretty_exceptions_enable=False,
         context_settings={"help_option_names": ["-h", "--help"]},
     )
 
-    @commands.callback(invoke_without_command=True)
+    @found.callback(invoke_without_command=True)
     def root(version: bool = typer.Option(False, "--version", help="Print the version and exit.")) -> None:
         if version:
             typer.echo(gator.__version__)
             raise typer.Exit
 
-    commands.command("prune")(prune.prune)
-    commands.command("recipes")(recipes.recipes)
-    commands.command("init")(init.init)
-    commands.command("eval")(eval.evaluate)
-    commands.command("predict")(predict.predict)
-    commands.command("export")(export.export)
-    commands.command("inspect")(inspect.inspect)
-    commands.command("measure")(measure.measure)
-    commands.command("report")(report.report)
-    commands.add_typer(latency.commands, name="latency")
-    return cast("Callable[[], None]", commands)
+    found.command("prune")(prune.prune)
+    found.command("recipes")(recipes.recipes)
+    found.command("init")(init.init)
+    found.command("eval")(eval.evaluate)
+    found.command("predict")(predict.predict)
+    found.command("export")(export.export)
+    found.command("inspect")(inspect.inspect)
+    found.command("measure")(measure.measure)
+    found.command("report")(report.report)
+    found.add_typer(latency.commands, name="latency")
+    return cast("Callable[[], None]", found)
