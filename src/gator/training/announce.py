@@ -11,12 +11,12 @@ def of_training(loop: Loop) -> str:
 
 def of_gates(loop: Loop, goal: str, batches: int) -> str:
     """Says what the loss and the accuracy are of, which is not the same: 51 % may be followed by 97 %."""
-    norms = f"and with batch norms recalibrated on {batches} batches" if batches else "and without recalibrated batch norms"
+    norms = f"with batch norms recalibrated on {batches} batches" if batches else "without recalibrated batch norms"
     return (
         f"prune {loop.number + 1}: {_length(loop)} with gates, {goal}\n"
         "  The loss is that of training, with gates drawn at random. The accuracy is\n"
-        "  that of the network as it would be cut now: without random gates,\n"
-        f"  {norms}. It falls while channels are removed."
+        "  that of the network as it would be cut now, without random gates and\n"
+        f"  {norms}. It may fall for now."
     )
 
 
