@@ -12,6 +12,7 @@ from training.test_run import Recording
 
 import gator
 from gator.training.fresh_store import fresh_store
+from gator.training.recipe_file import recipe_text
 
 BEGINNING = "no checkpoint yet: starting from the beginning"
 
@@ -54,8 +55,6 @@ def test_a_run_that_was_killed_before_its_first_checkpoint(tmp_path) -> None:
         for name in ("environment.json", "metrics.jsonl", *left):
             (folder / name).write_text("")
         if "recipe.toml" in left:
-            from gator.training.recipe_file import recipe_text
-
             (folder / "recipe.toml").write_text(recipe_text(recipe))
         watch = Recording(stop_at(1))
         with pytest.raises(gator.RunError, match="stopped; the checkpoint is"):
