@@ -73,16 +73,21 @@ def run(library, data, tmp_path_factory):
     return folder / "run"
 
 
+def classes_of_gator(path):
+    with zipfile.ZipFile(path) as file:
+        (name,) = [each for each in file.namelist() if each.endswith("data.pkl")]
+        words = [str(arg) for _, arg, _ in pickletools.genops(file.read(name)) if arg is not None]
+    assert any(word.startswith("ultralytics.") for word in words)
+    return [word for word in words if word.startswith("gator.")]
+
+
 def test_the_file_is_an_ordinary_one(library, data, run):
     small = yolo(run / "weights" / "best.pt")
     assert type(small.model).__name__ == "DetectionModel"
     assert macs(small.model) <= 0.6 * macs(yolo().model)
     assert small.val(data=data, **SETTINGS | {"batch": 4}).box.map50 >= 0
     assert len(small.predict(np.zeros((32, 32, 3), np.uint8), imgsz=32, verbose=False)) == 1
-    with zipfile.ZipFile(run / "weights" / "best.pt") as file:
-        (name,) = [each for each in file.namelist() if each.endswith("data.pkl")]
-        words = {str(arg) for _, arg, _ in pickletools.genops(file.read(name)) if arg is not None}
-    assert not [word for word in words if word.startswith("gator.")]  # it loads without this package
+    assert not classes_of_gator(run / "weights" / "best.pt")  # it loads without this package
     header, *rows = [line.split(",") for line in (run / "results.csv").read_text().splitlines()]
     left = [float(row[header.index("gator/cost_left")]) for row in rows]
     assert len(left) == 3
@@ -96,8 +101,18 @@ def test_a_pruned_network_is_trained_further(library, data, run, tmp_path):
     again = yolo(path)
     again.train(data=data, epochs=1, project=str(tmp_path), trainer=library.finetuning_trainer(), **SETTINGS)
     assert macs(again.model) == before
+    assert not classes_of_gator(tmp_path / "run" / "weights" / "last.pt")
     with pytest.raises(gator.GatorError, match="no pruned network"):
         yolo().train(data=data, epochs=1, project=str(tmp_path), trainer=library.finetuning_trainer(), **SETTINGS)
+
+
+def test_a_callback_alone_prunes(library, data, tmp_path):
+    start = yolo()
+    library.PruneCallback(0.6, gated=1.0).add_to(start)
+    start.train(data=data, epochs=1, project=str(tmp_path), **SETTINGS)
+    assert macs(start.model) <= 0.6 * macs(yolo().model)
+    with pytest.raises(gator.GatorError, match="a callback cannot resume"):
+        start.train(resume=str(tmp_path / "run" / "weights" / "last.pt"))
 
 
 def test_bad_use_is_explained(library, data, tmp_path):

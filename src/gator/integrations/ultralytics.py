@@ -224,6 +224,8 @@ def finetuning_trainer(*, base: Any = detect.DetectionTrainer) -> Any:
         def get_model(self, cfg: Any = None, weights: Any = None, verbose: bool = True) -> Any:
             if weights is None or SAVED not in weights.__dict__:
                 raise GatorError("this is no pruned network; train it with the trainer of Ultralytics, or pruning_trainer()")
-            return super().get_model(cfg=cfg, weights=weights, verbose=verbose)
+            model = super().get_model(cfg=cfg, weights=weights, verbose=verbose)
+            forget(model)  # what is saved of it is plain data
+            return model
 
     return FinetuningTrainer
