@@ -74,6 +74,13 @@ def test_every_page_is_in_the_navigation() -> None:
     assert listed == {str(page.relative_to(ROOT / "docs")) for page in PAGES if ROOT / "docs" in page.parents}
 
 
+@pytest.mark.parametrize("page", ["README.md", "docs/index.md"])
+def test_every_extra_is_named(page: str) -> None:
+    section = (ROOT / "pyproject.toml").read_text().split("[project.optional-dependencies]")[1].split("\n[")[0]
+    extras = set(re.findall(r"^(\w+) = \[", section, re.M)) - {"dev", "docs", "bench"}
+    assert extras <= set(re.findall(r"`(\w+)`", (ROOT / page).read_text()))
+
+
 @pytest.mark.slow
 def test_the_site_is_built_without_a_warning(tmp_path) -> None:
     pytest.importorskip("mkdocs")
