@@ -173,8 +173,8 @@ class Run:
 
     def _after_divergence(self, stage: Stage) -> str:
         """What to do after a non-finite loss. A checkpoint that no good step followed is removed: its network has diverged."""
-        if not self._steps_since_checkpoint:
-            self._write(lambda: drop_latest(self.folder.checkpoints))
+        if not self._steps_since_checkpoint and self.processes.is_rank_zero:  # the other ranks may still be in their step
+            drop_latest(self.folder.checkpoints)
         phase, span = self._phase(stage)
         key = "prune" if span.before else stage.kind  # one annealing over both phases has one rate
         lower = f"gator prune --resume {self.folder.path} --set {key}.lr={phase.lr / 10:.3g}"
