@@ -164,3 +164,21 @@ def test_optimizer_state_in_containers_must_fit_the_parameter() -> None:
     optimizer.state[model.down1.weight]["by_name"]["flat"] = torch.zeros(7)
     with pytest.raises(gator.CutError, match=r"Averages keeps 'by_name' of shape \(7,\) for 'down1.weight'"):
         gator.cut_(model, gator.trace(model, x), {"down1": [0, 5]}, optimizer=optimizer)
+
+
+def test_a_plan_is_applied_in_place() -> None:
+    """`apply_` gives the network that the plan is of, in the same object; another network is refused and left as it was."""
+    from gator.surgery.inplace import apply_
+
+    def network(width: int = 8) -> nn.Module:
+        return nn.Sequential(nn.Conv2d(3, width, 3), nn.BatchNorm2d(width), nn.ReLU(), nn.Conv2d(width, 2, 3))
+
+    first = network()
+    gator.cut_(first, gator.trace(first, torch.randn(1, 3, 8, 8), keep_class=True), {"0": [0, 2, 5]})
+    second, other = network(), network(6)
+    assert apply_(gator.plan(first), second) is second
+    assert gator.plan(second) == gator.plan(first)
+    second.load_state_dict(first.state_dict())
+    with pytest.raises(gator.CutError):
+        apply_(gator.plan(first), other)
+    assert other[0].out_channels == 6
