@@ -41,7 +41,8 @@ def front_charts(runs: Sequence[RunContent]) -> list[Figure]:
     for runtime in dict.fromkeys(name for run in shown if run.dense for name in run.dense.latency_ms):
         published = _published(paper, lambda point: point.latency_left)
         rows = _rows(shown, _time_left(runtime), absolute)
-        found.append(_front(f"latency-{runtime}", f"latency on {runtime_name(runtime)}", rows, published, absolute))
+        if rows:
+            found.append(_front(f"latency-{runtime}", f"latency on {runtime_name(runtime)}", rows, published, absolute))
     return found
 
 
@@ -93,7 +94,7 @@ def _front(key: str, what: str, rows: list[Row], published: list[Row], absolute:
     everything = [*rows, *published]
     x = {
         "field": "left", "type": "quantitative", "title": f"{what} left", "axis": {"format": "%", "tickCount": 5, "grid": True},
-        "scale": {"domain": [0, max(1.0, *(row["left"] for row in everything)) * 1.04], "nice": False},
+        "scale": {"domain": [0, max([1.0, *(row["left"] for row in everything)]) * 1.04], "nice": False},
     }  # fmt: skip
     y = {
         "field": "y", "type": "quantitative", "title": "accuracy, %" if absolute else "accuracy, points from dense",
