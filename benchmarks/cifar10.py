@@ -4,12 +4,12 @@
     python benchmarks/cifar10.py run NAME                 # one of them; a stopped one is resumed
     python benchmarks/cifar10.py work                     # one after the other; start it twice for two cores
     python benchmarks/cifar10.py table                    # the table and the plots from the finished runs
-    python benchmarks/cifar10.py check [NAME ...]         # test accuracy, MACs and parameters of the shipped networks
 
 Every method starts from the same checkpoint and has the same number of epochs in all (training with gates included), the same
 order of examples for a seed, the same distillation, the same precision (bf16) and batch. Only the learning rate and the share
 of epochs with gates are its own, to be chosen on 5,000 held-back training images (NOTES.md). Every network is then trained on
 all training images, and the test set is looked at once, after the last epoch. MACs are counted by torch's own counter.
+`gator eval benchmarks/results/cifar10/NAME.safetensors --data cifar10 --folder DATA` repeats the figure of a shipped network.
 
 Methods: `gator` (gates, then fine-tuning), `l1` (gator.one_shot on all edges), `torch-pruning-l1` and `torch-pruning-taylor`
 (Torch-Pruning chooses the channels, on all groups it can prune), `first` (a uniformly slimmer network that inherits the first
@@ -167,27 +167,9 @@ def work(options: argparse.Namespace) -> None:
         run(one, options)
 
 
-def check(names: list[str], data: str) -> None:
-    """Test accuracy (float32), MACs and parameters of the shipped networks, computed here and now."""
-    test = load_data("cifar10", folder=data, batch=128, test_batch=1000).test
-    for path in sorted(RESULTS.glob("*.safetensors")):
-        if names and path.stem not in names:
-            continue
-        expected = json.loads(path.with_suffix(".json").read_text())
-        network = gator.load(path, zoo.build(f"cifar:{expected['network']}").model).eval().to(memory_format=torch.channels_last)
-        right = 0
-        with torch.no_grad():
-            for images, labels in test.batches(0):
-                right += int((network(images.contiguous(memory_format=torch.channels_last)).argmax(1) == labels).sum())
-        params = sum(p.numel() for p in network.parameters())
-        print(
-            f"{path.stem:44} {right / 100:.2f} % ({expected['accuracy']:.2f})  {macs_of(network):,} MACs  {params:,} parameters"
-        )
-
-
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("command", choices=["list", "run", "work", "table", "check"])
+    parser.add_argument("command", choices=["list", "run", "work", "table"])
     parser.add_argument("names", nargs="*")
     parser.add_argument("--data", default=os.environ.get("CIFAR10", "data"), help="the folder with cifar-10-batches-py")
     parser.add_argument("--weights", default=str(SHARED / "weights"))
@@ -205,11 +187,9 @@ def main() -> None:
             run(plan[name] if name in plan else sys.exit(f"{name} is not in the list"), options)
     elif options.command == "work":
         work(options)
-    elif options.command == "table":
+    else:
         print(table())
         plot()
-    else:
-        check(options.names, options.data)
 
 
 if __name__ == "__main__":
