@@ -50,7 +50,7 @@ def test_only_one_file_uses_private_names(path: Path) -> None:
 
 @pytest.mark.parametrize("name", ["torch.fx.graph_module._forward_from_src", "torch._C._ExcludeDispatchKeyGuard"])
 def test_a_release_without_a_name_is_refused(name: str) -> None:
-    code = f"import torch, torch.fx.graph_module\ndel {name}\nimport gator"
+    code = f"import torch, torch.fx.graph_module\ndel {name}\nimport gator\ngator.trace"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
     assert done.returncode == 1
     last = done.stderr.strip().splitlines()[-2:]

@@ -14,7 +14,14 @@ import pytest
 from training.small import set_options
 
 pytestmark = pytest.mark.slow
-ENTRY = "import sys; sys.argv[0] = 'gator'; from gator.cli.main import app; app()"
+# A shell starts a background job with SIGINT ignored, and its children inherit that.
+ENTRY = """
+import signal, sys
+signal.signal(signal.SIGINT, signal.default_int_handler)
+sys.argv[0] = "gator"
+from gator.cli.main import app
+app()
+"""
 
 
 def interrupted(*args: str, folder: Path, when: Callable[[], bool]) -> tuple[int, str, str]:
