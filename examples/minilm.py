@@ -7,7 +7,7 @@ The text is what every Python has at hand: the documentation strings of its stan
 sentences come from modules that were not trained on, and the settings below were chosen on a third set of modules.
 
 Mean cosine to the embeddings of the original on sentences that were not trained on, after 900 steps of 32 sentences (15 minutes
-of one core): 0.925 with gates and 0.938 with channels chosen once by their L1 norm. So with this few steps the simple criterion,
+of one core): 0.925 with gates and 0.938 with channels chosen once by their L1 norm. So with so few steps the simple criterion,
 which trains the small network from the first step on, is ahead.
 """
 
