@@ -55,7 +55,7 @@ zoo: .venv/dev
 
 .venv/core: pyproject.toml constraints.txt
 	$(PYTHON) -m venv .venv
-	$(BIN)/pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[cli,train]'
+	$(BIN)/pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[cli,train,report]'
 	touch $@
 
 .venv/dev: .venv/core
