@@ -173,12 +173,16 @@ class Run:
 
     def _after_divergence(self, stage: Stage) -> str:
         """What to do after a non-finite loss. A checkpoint that no good step followed is removed: its network has diverged."""
-        if not self._steps_since_checkpoint and self.processes.is_rank_zero:  # the other ranks may still be in their step
-            drop_latest(self.folder.checkpoints)
+        last_good = on_rank_zero(self._without_diverged)  # all ranks stop at the same step
         phase, span = self._phase(stage)
         key = "prune" if span.before else stage.kind  # one annealing over both phases has one rate
         lower = f"gator prune --resume {self.folder.path} --set {key}.lr={phase.lr / 10:.3g}"
-        return f"{self._last_good()}. Continue from there with a smaller learning rate:\n  {lower}"
+        return f"{last_good}. Continue from there with a smaller learning rate:\n  {lower}"
+
+    def _without_diverged(self) -> str:
+        if not self._steps_since_checkpoint:
+            drop_latest(self.folder.checkpoints)
+        return self._last_good()
 
     @property
     def stage(self) -> Stage | None:
