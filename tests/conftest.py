@@ -38,5 +38,5 @@ from hypothesis import HealthCheck, settings  # noqa: E402
 ANY_TIME = settings(deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.register_profile("default", ANY_TIME, max_examples=100)
 settings.register_profile("quick", ANY_TIME, max_examples=30, derandomize=True)
-settings.register_profile("ci", ANY_TIME, max_examples=300, derandomize=True)
+settings.register_profile("ci", ANY_TIME, max_examples=200, derandomize=True)
 settings.register_profile("long", ANY_TIME, max_examples=3000)

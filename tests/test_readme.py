@@ -1,5 +1,7 @@
 """The README tells the truth: its Python runs, its commands exist, and the default run does what is shown."""
 
+import itertools
+import json
 import re
 import subprocess
 import sys
@@ -44,6 +46,12 @@ def test_the_default_run_does_what_is_shown(tmp_path) -> None:
         assert float(table["FLOPs"][2]) <= 0.5
         assert float(table["bytes"][2]) < 0.6
     assert float(re.search(r"latency ms.* ([\d.]+)$", shown, re.M)[1]) < 1
+    # Channels close epoch by epoch, and the network that would be cut works at any time.
+    lines = map(json.loads, (tmp_path / "runs" / "digits" / "metrics.jsonl").read_text().splitlines())
+    gated = [line for line in lines if line["phase"] == "prune"]
+    assert sum(a["living"] > b["living"] for a, b in itertools.pairwise(gated)) > len(gated) / 2
+    assert min(line["accuracy"] for line in gated) > 90
+    assert gated[-1]["cost_left"] <= 0.5
 
 
 @pytest.mark.parametrize("target", TARGETS)

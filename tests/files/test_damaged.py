@@ -162,8 +162,8 @@ def file(tmp_path_factory) -> Path:
     return folder / "tiny.safetensors"
 
 
-# 100 in the quick profile, 1,000 in that of CI.
-EXAMPLES = settings().max_examples if settings().max_examples <= 100 else 10 * settings().max_examples // 3
+# 30 in the quick profile, 1,000 in that of CI.
+EXAMPLES = settings().max_examples if settings().max_examples <= 100 else 5 * settings().max_examples
 
 
 @settings(deadline=None, derandomize=True, max_examples=EXAMPLES)

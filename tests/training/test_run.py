@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 import json
 import re
 import signal
@@ -76,17 +75,6 @@ def test_the_curves_are_those_of_the_metrics(tmp_path) -> None:
     lines = metrics_of(tmp_path / "run")
     points = {event.step: event.value for event in events.Scalars("prune/loss")}
     assert points == pytest.approx({line["total_steps"]: line["loss"] for line in lines})
-
-
-@pytest.mark.slow
-@pytest.mark.trains
-def test_the_default_recipe_closes_channels_epoch_by_epoch(tmp_path) -> None:
-    """And the network that would be cut works at any time."""
-    gator.run(gator.read_recipe("digits", ["finetune.epochs=0", "latency.rounds=2"]), folder=tmp_path / "run")
-    gated = [line for line in metrics_of(tmp_path / "run") if line["phase"] == "prune"]
-    assert sum(a["living"] > b["living"] for a, b in itertools.pairwise(gated)) > len(gated) / 2
-    assert min(line["accuracy"] for line in gated) > 90
-    assert gated[-1]["cost_left"] <= 0.5
 
 
 @pytest.mark.slow

@@ -55,7 +55,7 @@ def measure(model: nn.Module, example_inputs: Any, *, latency: bool = False, rou
     Raises:
         GatorError: if rounds is less than 1; TraceError if the network cannot be run on these inputs.
 
-    Example:
+    Examples:
         >>> gator.measure(torch.nn.Conv2d(3, 4, 3), torch.zeros(1, 3, 8, 8)).macs
         3888
     """
@@ -86,7 +86,7 @@ class LayerCost:
 def layer_costs(model: nn.Module, example_inputs: Any) -> tuple[LayerCost, ...]:
     """The cost of every layer, in the order of forward; their sums are what `measure` counts. Unused layers come last.
 
-    Example:
+    Examples:
         >>> layer_costs(torch.nn.Sequential(torch.nn.Conv2d(3, 4, 3)), torch.zeros(1, 3, 8, 8))
         (LayerCost(name='0', macs=3888, params=112),)
     """
@@ -130,7 +130,7 @@ def _latency(model: nn.Module, example_inputs: Any, rounds: int) -> Timing:
 def predict_macs(graph: Hypergraph, kept: Kept) -> int:
     """The multiply-adds that `measure` will count on the cut network, without building it.
 
-    Example:
+    Examples:
         >>> graph = gator.trace(torch.nn.Sequential(torch.nn.Linear(4, 6), torch.nn.Linear(6, 2)), torch.zeros(1, 4))
         >>> gator.predict_macs(graph, {"0": [0, 1, 2]})
         18

@@ -21,7 +21,7 @@ class WeightedCost(Cost):
     Args:
         parts: pairs of a cost and its weight. If the weights add up to one, the unpruned network costs 1.0.
 
-    Example:
+    Examples:
         >>> cost = gator.WeightedCost((gator.Flops(), 0.7), (gator.Memory(), 0.3))
         >>> model = torch.nn.Sequential(torch.nn.Linear(4, 6), torch.nn.Linear(6, 2))
         >>> graph = gator.trace(model, torch.zeros(1, 4))

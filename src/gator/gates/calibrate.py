@@ -63,7 +63,7 @@ def calibrate_gamma(
     Returns:
         What closed for every gamma, and the largest gamma within the tolerance (or the smallest of all).
 
-    Example:
+    Examples:
         >>> model, x = zoo.build("digits:resnet").model, torch.randn(8, 1, 8, 8)
         >>> def train(model, pruner):
         ...     (model(x).square().mean() + pruner.loss()).backward()

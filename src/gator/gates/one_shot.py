@@ -102,7 +102,7 @@ def one_shot(
     Raises:
         GatorError: for settings that do not fit; BudgetError if the target cannot be reached.
 
-    Example:
+    Examples:
         >>> model, x = zoo.build("digits:resnet").model, torch.zeros(1, 1, 8, 8)
         >>> graph = gator.trace(model, x)
         >>> kept = gator.one_shot(model, graph, "l1", target=0.5)

@@ -73,7 +73,7 @@ class Pruner:
     Raises:
         GatorError: for settings that do not fit; BudgetError if the target cannot be reached.
 
-    Example:
+    Examples:
         >>> model, x, y = zoo.build("digits:resnet").model, torch.randn(8, 1, 8, 8), torch.arange(8)
         >>> optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
         >>> pruner = gator.Pruner(model, x, target=0.5, steps=3)

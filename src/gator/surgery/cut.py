@@ -53,7 +53,7 @@ def cut(model: nn.Module, graph: SavedGraph, kept: Kept, *, keep_class: bool | N
         KeptError: if `kept` does not fit the graph, or would disconnect the output from the input.
         CutError: if the result does not compute what the masked model computes; nothing is returned then.
 
-    Example:
+    Examples:
         >>> small = gator.cut(model, graph, {"stem": [0, 1, 2]})
         >>> with gator.masked(model, graph, {"stem": [0, 1, 2]}):
         ...     torch.allclose(small(x), model(x), atol=1e-5)

@@ -29,7 +29,7 @@ def cut_(model: nn.Module, graph: SavedGraph, kept: Kept, *, optimizer: Optimize
     the model becomes an fx.GraphModule over its own layers. Everything is checked on a copy first; if an error is raised,
     nothing has changed. Delete references to older losses before: they hold the old shapes.
 
-    Example:
+    Examples:
         >>> optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
         >>> model is gator.cut_(model, graph, {"stem": [0, 1, 2]}, optimizer=optimizer)
         True

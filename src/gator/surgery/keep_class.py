@@ -52,7 +52,7 @@ def trace(
     Raises:
         TraceError: if the network cannot be recorded with these inputs; the message says where.
 
-    Example:
+    Examples:
         >>> graph = gator.trace(model, x)
         >>> graph.edges[0].name, graph.edges[0].width
         ('stem', 24)

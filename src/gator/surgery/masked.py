@@ -82,7 +82,7 @@ def masked(model: nn.Module, graph: SavedGraph, kept: Kept) -> Iterator[nn.Modul
     Raises:
         KeptError: if `kept` does not fit the graph, or would disconnect the output from the input.
 
-    Example:
+    Examples:
         >>> with gator.masked(model, graph, {"stem": [0, 1, 2]}):
         ...     expected = model(x)
     """

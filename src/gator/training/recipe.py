@@ -105,7 +105,7 @@ class LatencySettings:
     runtime: RuntimeName = "eager"
     method: LatencyMethod = "table"
     batch: int = 1
-    rounds: int = 30
+    rounds: int = 30  # runs of every network, at least; below 5: exactly so many, to try a recipe
     device: DeviceName = "auto"  # "auto": the device of the run
     threads: int = 0  # 0: as many as the run uses
     dtype: DtypeName = "float32"  # of the deployed network, independent of the training precision

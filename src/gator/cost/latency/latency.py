@@ -56,7 +56,7 @@ class Latency(Cost):
         GatorError: if a setting is not valid or not possible on this machine.
         MissingExtraError: if a package is missing that the runtime or the method needs.
 
-    Example:
+    Examples:
         >>> cost = gator.Latency("eager", threads=1)  # then gator.Pruner(model, inputs, cost=cost, target="5 ms", steps=1000)
         >>> print(cost.setup)
         eager, cpu, 1 thread, float32, batch of the example inputs

@@ -19,6 +19,7 @@ from gator.rank_zero import on_rank_zero
 
 TOGETHER = 3  # networks that are interleaved with the unpruned one: beside 30 others PyTorch took up to 60 % longer
 _ACCURATE_MS, _ACCURATE_ROUNDS = 10_000.0, 200  # of timing at most on a finished network: it decides whether a budget is met
+_TRIAL = 5  # with fewer rounds someone only tries whether all works
 
 
 @dataclass(frozen=True)
@@ -50,7 +51,9 @@ class NetworkTimer:
             return timed(runs, rounds=rounds or self.rounds, threads=self.setup.threads)
 
     def accurate_times(self, runs: Sequence[Run]) -> tuple[Timing, ...]:
-        """The same with many rounds, repeated if other processes were busy meanwhile."""
+        """The same with many rounds, repeated if other processes were busy; fewer than 5 rounds are left as they are."""
+        if self.rounds < _TRIAL:
+            return self.times(runs)
         with self.setup.on():
             rounds = rounds_worth(runs, _ACCURATE_MS, least=self.rounds, most=_ACCURATE_ROUNDS)
         return undisturbed(lambda: self.times(runs, rounds))
