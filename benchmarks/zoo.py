@@ -213,18 +213,7 @@ def table() -> int:
                 peers |= {f"{source}:{row['model']}": row for row in csv.DictReader(lines)}
     if not peers:
         print(f"(no {PEERS}: the column of Torch-Pruning is left out)\n")
-    columns = (
-        "network",
-        "result",
-        "prunable",
-        "edges",
-        "class",
-        "keep_class=True",
-        "trace + cut s",
-        "peak MB",
-        "worst",
-        "effect",
-    )
+    columns = "network | result | prunable | edges | class | keep_class=True | trace + cut s | peak MB | worst | effect"
     print(f"| {columns} | Torch-Pruning 1.6 |")
     print("| --- " * (columns.count("|") + 2) + "|")
     for row in rows:
