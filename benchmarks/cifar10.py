@@ -3,6 +3,7 @@
     python benchmarks/cifar10.py list                     # the runs, with what is done
     python benchmarks/cifar10.py run NAME                 # one of them; a stopped one is resumed
     python benchmarks/cifar10.py work                     # one after the other; start it twice for two cores
+    python benchmarks/cifar10.py latency                  # times the finished networks; leave the machine quiet
     python benchmarks/cifar10.py table                    # the table and the plots from the finished runs
 
 Every method starts from the same checkpoint and has the same number of epochs in all (training with gates included), the same
@@ -29,10 +30,12 @@ from pathlib import Path
 
 import torch
 from cifar10_methods import by_torch_pruning, first_channels, macs_of
-from cifar10_table import RESULTS, plot, table
+from cifar10_table import LATENCIES, RESULTS, plot, table
 
 import gator
-from gator import zoo
+from gator import Latency, zoo
+from gator.cost.latency.network_timer import NetworkTimer
+from gator.graph.inputs import describe
 from gator.training.recipe_file import recipe_from_text
 from gator.zoo.data import load_data
 
@@ -143,14 +146,29 @@ def run(one: Experiment, options: argparse.Namespace) -> None:
         "dense_macs": macs_of(dense),
         "params": sum(p.numel() for p in network.parameters()),
         "dense_params": sum(p.numel() for p in dense.parameters()),
-        "latency_ms": figures["latency_ms"],
-        "dense_latency_ms": result["before"]["latency_ms"],
         "lr": recipe.finetune.lr,
         "gated_epochs": recipe.prune.epochs,
         "seconds_of_training": round(sum({(m["phase"], m["round"]): m["seconds"] for m in metrics}.values())),
     }
     (RESULTS / f"{one.name}.json").write_text(json.dumps(content, indent=1) + "\n")
     print(f"{one.name}: {figures['accuracy']:.2f} % with {content['macs'] / content['dense_macs']:.3f} of the MACs", flush=True)
+
+
+def time_all() -> None:
+    """Time every finished network beside the dense one, in turn, on ONNX Runtime with one thread and one image."""
+    example = torch.randn(1, 3, 32, 32)
+    timer = NetworkTimer(Latency(runtime="onnxruntime", threads=1).setup, describe(example), rounds=50)
+    found = {"conditions": timer.conditions}
+    for path in sorted(RESULTS.glob("*.safetensors")):
+        network, dense = gator.load(path), zoo.build(f"cifar:{path.stem.partition('-')[0]}").model
+        before, after = timer.accurate_times([timer.prepare(each.eval()) for each in (dense, network)])
+        found[path.stem] = {
+            "ms": round(after.median_ms, 4),
+            "dense_ms": round(before.median_ms, 4),
+            "spread": round(after.spread_ms, 4),
+        }
+        print(f"{path.stem}: {after.median_ms / before.median_ms:.3f} of the dense network's time", flush=True)
+    LATENCIES.write_text(json.dumps(found, indent=1) + "\n")
 
 
 def work(options: argparse.Namespace) -> None:
@@ -169,7 +187,7 @@ def work(options: argparse.Namespace) -> None:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("command", choices=["list", "run", "work", "table"])
+    parser.add_argument("command", choices=["list", "run", "work", "latency", "table"])
     parser.add_argument("names", nargs="*")
     parser.add_argument("--data", default=os.environ.get("CIFAR10", "data"), help="the folder with cifar-10-batches-py")
     parser.add_argument("--weights", default=str(SHARED / "weights"))
@@ -187,6 +205,8 @@ def main() -> None:
             run(plan[name] if name in plan else sys.exit(f"{name} is not in the list"), options)
     elif options.command == "work":
         work(options)
+    elif options.command == "latency":
+        time_all()
     else:
         print(table())
         plot()

@@ -10,7 +10,16 @@ from pathlib import Path
 from typing import Any
 
 RESULTS = Path(__file__).parent / "results" / "cifar10"
-METHODS = ("gator", "l1", "torch-pruning-l1", "torch-pruning-taylor", "first")
+LATENCIES = RESULTS.parent / "cifar10-latency.json"
+PICTURES = Path(__file__).parent.parent / "docs" / "images"
+COLORS = {
+    "gator": ("#1b7f5c", "Gator"),
+    "l1": ("#8a8f98", "one-shot L1"),
+    "torch-pruning-l1": ("#c2571a", "Torch-Pruning L1"),
+    "torch-pruning-taylor": ("#d9a441", "Torch-Pruning Taylor"),
+    "first": ("#5b6fb5", "first channels"),
+}
+METHODS = tuple(COLORS)
 
 
 @dataclass(frozen=True)
@@ -51,6 +60,13 @@ class Row:
         return self.mean(key) / self.mean(f"dense_{key}")
 
     @property
+    def latency(self) -> float | None:
+        """As a share of the dense network's, on ONNX Runtime; None before it was measured."""
+        known = json.loads(LATENCIES.read_text()) if LATENCIES.is_file() else {}
+        times = [known[one["name"]] for one in self.runs if one["name"] in known]
+        return statistics.mean(one["ms"] / one["dense_ms"] for one in times) if times else None
+
+    @property
     def change(self) -> float:
         """Of the accuracy, in points."""
         return self.mean("accuracy") - self["dense_accuracy"]
@@ -75,7 +91,7 @@ class Row:
 def rows() -> list[Row]:
     grouped: dict[tuple[Any, ...], list[dict[str, Any]]] = {}
     for path in sorted(RESULTS.glob("*.json")):
-        one = json.loads(path.read_text())
+        one = json.loads(path.read_text()) | {"name": path.stem}
         key = (one["network"], one["cost"], -one["target"], one["epochs"], METHODS.index(one["method"]))
         grouped.setdefault(key, []).append(one)
     return [Row(tuple(grouped[key])) for key in sorted(grouped)]
@@ -87,55 +103,69 @@ def table() -> str:
 
 
 def _lines() -> Iterator[str]:
-    names = "network, cost, target, epochs, method, seeds, test accuracy %, change, after the cut %, MACs, parameters, paper"
+    names = "network, cost, target, epochs, method, seeds, test %, change, after the cut %, MACs, parameters, latency, paper"
     yield f"| {names.replace(', ', ' | ')} |"
     yield f"|{' --- |' * (names.count(',') + 1)}"
     for row in rows():
         cells = [
             row["network"], row["cost"], row["target"], row["epochs"], row["method"], len(row.runs),
             f"{row.mean('accuracy'):.2f}{row.spread}", f"{row.change:+.2f}", f"{row.mean('accuracy_cut'):.2f}",
-            f"{row.share('macs'):.3f}", f"{row.share('params'):.3f}", row.paper,
+            f"{row.share('macs'):.3f}", f"{row.share('params'):.3f}", f"{row.latency:.2f}" if row.latency else "",
+            row.paper,
         ]  # fmt: skip
         yield f"| {' | '.join(map(str, cells))} |"
 
 
 def plot() -> None:
-    """Accuracy against epochs, and accuracy against MACs and against latency, as PNG files beside the results."""
+    """Accuracy against epochs, and accuracy against MACs and against latency, as pictures for the documentation."""
     import matplotlib
 
     matplotlib.use("Agg")
     from matplotlib import pyplot
 
-    found = rows()
-    figure, axes = pyplot.subplots(1, 2, figsize=(10, 4))
+    found = [row for row in rows() if row["network"] == "resnet20" and row["cost"] == "flops"]
+    figure, axes = pyplot.subplots(1, 2, figsize=(10, 3.8))
     for axis, target in zip(axes, (0.5, 0.25), strict=True):
         for method in METHODS:
-            wanted = ["resnet20", "flops", target, method]
             points = [
-                (row["epochs"], row.mean("accuracy"))
-                for row in found
-                if [row[key] for key in ("network", "cost", "target", "method")] == wanted
+                (row["epochs"], row.mean("accuracy")) for row in found if (row["method"], row["target"]) == (method, target)
             ]
-            if points:
-                axis.plot(*zip(*points, strict=True), marker="o", label=method)
-        axis.set(title=f"ResNet-20, {target:g} of the MACs", xlabel="epochs in all", ylabel="test accuracy %", xscale="log")
+            _line(axis, method, points)
+        axis.set(title=f"ResNet-20 at {target:g} of its MACs", xlabel="epochs in all", ylabel="test accuracy %", xscale="log")
+        axis.set_xlim(2.7, 45)
         axis.set_xticks([3, 6, 12, 40], ["3", "6", "12", "40"])
         axis.minorticks_off()
-        axis.grid(alpha=0.3)
-        axis.legend()
-    _write(figure, "epochs.png")
-    figure, axes = pyplot.subplots(1, 2, figsize=(10, 4))
-    for axis, key, title in zip(axes, ("macs", "latency_ms"), ("MACs", "latency, eager, one thread"), strict=True):
-        for method in METHODS:
-            points = [(row.share(key), row.change) for row in found if row["method"] == method and row["epochs"] >= 12]
-            if points:
-                axis.scatter(*zip(*points, strict=True), label=method)
-        axis.set(xlabel=f"{title}, as a share of the dense network's", ylabel="change of test accuracy, points")
-        axis.grid(alpha=0.3)
-        axis.legend()
-    _write(figure, "pareto.png")
+    _write(figure, axes, "epochs.png")
+    figure, axes = pyplot.subplots(1, 2, figsize=(10, 3.8), sharey=True)
+    epochs = _longest(found)
+    for method in METHODS:
+        shown = [row for row in found if (row["method"], row["epochs"]) == (method, epochs)]
+        dense = [(1.0, found[0]["dense_accuracy"])] if shown else []
+        _line(axes[0], method, dense + [(row.share("macs"), row.mean("accuracy")) for row in shown])
+        _line(axes[1], method, dense + [(row.latency, row.mean("accuracy")) for row in shown if row.latency])
+    axes[0].set(xlabel="MACs, as a share of the dense network's", ylabel="test accuracy %")
+    axes[1].set(xlabel="latency on ONNX Runtime, one thread, one image")
+    axes[0].set_title(f"ResNet-20, {epochs} epochs in all")
+    _write(figure, axes, "pareto.png")
 
 
-def _write(figure: Any, name: str) -> None:
+def _longest(found: list[Row]) -> int:
+    """The largest number of epochs that all of the first three methods have at every target."""
+    targets = {row["target"] for row in found}
+    done = {(row["epochs"], row["method"], row["target"]) for row in found}
+    return max(e for e, *_ in done if all((e, method, target) in done for method in METHODS[:3] for target in targets))
+
+
+def _line(axis: Any, method: str, points: list[tuple[float, float]]) -> None:
+    if points:
+        color, name = COLORS[method]
+        axis.plot(*zip(*sorted(points), strict=True), marker="o", color=color, label=name, lw=2.4 if method == "gator" else 1.4)
+
+
+def _write(figure: Any, axes: Any, name: str) -> None:
+    for axis in axes:
+        axis.grid(alpha=0.25)
+        axis.spines[["top", "right"]].set_visible(False)
+    axes[0].legend(frameon=False)
     figure.tight_layout()
-    figure.savefig(RESULTS / name, dpi=120)
+    figure.savefig(PICTURES / name, dpi=120)
