@@ -62,9 +62,12 @@ class Experiment:
 def experiments() -> list[Experiment]:
     """In the order in which they are run: the curves first, then what takes long."""
     plan = []
+    three = ("gator", "l1", "torch-pruning-l1")
     for epochs in (3, 6, 12):
         for target in (0.5, 0.25):
-            plan += [Experiment("resnet20", method, target, epochs) for method in ("gator", "l1", "torch-pruning-l1")]
+            plan += [Experiment("resnet20", method, target, epochs) for method in three]
+        if epochs == 6:
+            plan += [Experiment("resnet56", method, 0.25, epochs) for method in three]
     plan += [Experiment("resnet20", "gator", 0.5, 40), Experiment("resnet20", "l1", 0.5, 40)]
     plan += [Experiment("resnet56", "gator", 0.5, 60), Experiment("resnet56", "torch-pruning-l1", 0.5, 60)]
     plan += [Experiment("resnet20", method, 0.25, 40) for method in ("gator", "l1", "torch-pruning-l1")]
