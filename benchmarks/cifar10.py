@@ -52,11 +52,13 @@ class Experiment:
     epochs: int
     seed: int = 0
     cost: str = "flops"
+    precision: str = "bf16"
 
     @property
     def name(self) -> str:
         cost = "" if self.cost == "flops" else f"-{self.cost}"
-        return f"{self.network}-{self.method}{cost}-{round(100 * self.target)}-{self.epochs}e-s{self.seed}"
+        precision = "" if self.precision == "bf16" else "-float32"
+        return f"{self.network}-{self.method}{cost}-{round(100 * self.target)}-{self.epochs}e-s{self.seed}{precision}"
 
 
 def experiments() -> list[Experiment]:
@@ -67,7 +69,9 @@ def experiments() -> list[Experiment]:
         for target in (0.5, 0.25):
             plan += [Experiment("resnet20", method, target, epochs) for method in three]
         if epochs == 6:
+            plan += [Experiment("resnet20", "gator", 0.6, each, cost="latency") for each in (3, 6)]
             plan += [Experiment("resnet56", method, 0.25, epochs) for method in three]
+            plan += [Experiment("resnet20", "gator", 0.5, 3, precision="no")]
     plan += [Experiment("resnet20", "gator", 0.5, 40), Experiment("resnet20", "l1", 0.5, 40)]
     plan += [Experiment("resnet56", "gator", 0.5, 60), Experiment("resnet56", "torch-pruning-l1", 0.5, 60)]
     plan += [Experiment("resnet20", method, 0.25, 40) for method in ("gator", "l1", "torch-pruning-l1")]
@@ -103,17 +107,18 @@ hold_back = {hold_back}
 cost = "{one.cost}"
 target = {one.target}
 epochs = {gated}
-round_to = 1
+round_to = {'"auto"' if one.cost == "latency" else 1}
 {f'criterion = "{criterion}"' if criterion else ""}
 {phase}
 [finetune]
 epochs = {one.epochs - gated}
 {phase}
 [latency]
+runtime = "{"onnxruntime" if one.cost == "latency" else "eager"}"
 rounds = 30
 threads = 1
 [run]
-precision = "bf16"
+precision = "{one.precision}"
 threads = 1
 evaluate_every = 0
 """)

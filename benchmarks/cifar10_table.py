@@ -73,7 +73,9 @@ class Row:
 
     @property
     def spread(self) -> str:
-        return f" +- {statistics.stdev(one['accuracy'] for one in self.runs):.2f}" if len(self.runs) > 1 else ""
+        if len(self.runs) == 1:
+            return ""
+        return f" +- {statistics.stdev(one['accuracy'] for one in self.runs):.2f}, {len(self.runs)} seeds"
 
     @property
     def paper(self) -> str:
@@ -91,8 +93,9 @@ class Row:
 def rows() -> list[Row]:
     grouped: dict[tuple[Any, ...], list[dict[str, Any]]] = {}
     for path in sorted(RESULTS.glob("*.json")):
-        one = json.loads(path.read_text()) | {"name": path.stem}
-        key = (one["network"], one["cost"], -one["target"], one["epochs"], METHODS.index(one["method"]))
+        one = {"precision": "bf16"} | json.loads(path.read_text()) | {"name": path.stem}
+        kind = (METHODS.index(one["method"]), one["precision"])
+        key = (one["network"], one["cost"], -one["target"], one["epochs"], *kind)
         grouped.setdefault(key, []).append(one)
     return [Row(tuple(grouped[key])) for key in sorted(grouped)]
 
@@ -103,16 +106,19 @@ def table() -> str:
 
 
 def _lines() -> Iterator[str]:
-    names = "network, cost, target, epochs, method, seeds, test %, change, after the cut %, MACs, parameters, latency, paper"
-    yield f"| {names.replace(', ', ' | ')} |"
-    yield f"|{' --- |' * (names.count(',') + 1)}"
-    for row in rows():
+    found = rows()
+    names = ["network", "budget", "epochs", "method", "test %", "change", "after the cut", "MACs", "parameters", "latency"]
+    paper = any(row.paper for row in found)
+    names += ["paper"] * paper
+    yield f"| {' | '.join(names)} |"
+    yield f"|{' --- |' * len(names)}"
+    for row in found:
         cells = [
-            row["network"], row["cost"], row["target"], row["epochs"], row["method"], len(row.runs),
+            row["network"], f"{row['target']:g} {row['cost']}", row["epochs"],
+            row["method"] + (", float32" if row["precision"] == "no" else ""),
             f"{row.mean('accuracy'):.2f}{row.spread}", f"{row.change:+.2f}", f"{row.mean('accuracy_cut'):.2f}",
             f"{row.share('macs'):.3f}", f"{row.share('params'):.3f}", f"{row.latency:.2f}" if row.latency else "",
-            row.paper,
-        ]  # fmt: skip
+        ] + [row.paper] * paper  # fmt: skip
         yield f"| {' | '.join(map(str, cells))} |"
 
 
@@ -123,7 +129,8 @@ def plot() -> None:
     matplotlib.use("Agg")
     from matplotlib import pyplot
 
-    found = [row for row in rows() if row["network"] == "resnet20" and row["cost"] == "flops"]
+    wanted = {"network": "resnet20", "cost": "flops", "precision": "bf16"}
+    found = [row for row in rows() if all(row[key] == value for key, value in wanted.items())]
     figure, axes = pyplot.subplots(1, 2, figsize=(10, 3.8))
     for axis, target in zip(axes, (0.5, 0.25), strict=True):
         for method in METHODS:
