@@ -15,6 +15,7 @@ from typer.testing import CliRunner
 import gator
 from gator import zoo
 from gator.cli import main
+from gator.files.save import read_about
 from gator.training.evaluate import evaluate
 from gator.training.processes import Processes
 from gator.training.recipe import RunSettings
@@ -63,18 +64,24 @@ def test_the_shipped_network_scores_what_is_said(cifar) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("path", NETWORKS, ids=lambda path: path.stem)
-def test_gator_eval_reproduces_the_figure_of_every_network(path: Path, cifar) -> None:
-    """The figure is in the file, or in a JSON file of the same name beside it."""
-    beside, network = path.with_suffix(".json"), "cifar:resnet20" if "resnet20" in path.stem else "cifar:resnet56"
-    command = ["eval", str(path), "--data", "cifar10", "--folder", str(cifar), "--json", "--model", network]
+@pytest.mark.parametrize("path", NETWORKS[:: max(1, len(NETWORKS) // 4)], ids=lambda path: path.stem)
+def test_gator_eval_reproduces_the_figure(path: Path, cifar) -> None:
+    """Of some of the shipped networks: each takes ten seconds. The figure is in the file."""
+    command = ["eval", str(path), "--data", "cifar10", "--folder", str(cifar), "--json"]
     done = CliRunner().invoke(main.commands(), command)
     assert done.exit_code == 0, done.exception
     found = json.loads(done.stdout)
-    recorded = [found["recorded"]["accuracy"]] if "accuracy" in found["recorded"] else []
-    figures = recorded + ([json.loads(beside.read_text())["accuracy"]] if beside.is_file() else [])
-    assert figures
-    assert all(found["accuracy"] == pytest.approx(figure, abs=0.01 + 1e-9) for figure in figures)
+    assert found["accuracy"] == pytest.approx(found["recorded"]["accuracy"], abs=0.05)  # as above
+
+
+@pytest.mark.parametrize("path", NETWORKS, ids=lambda path: path.stem)
+def test_the_file_of_a_network_and_the_table_agree(path: Path) -> None:
+    recorded, beside = read_about(path).figures, path.with_suffix(".json")
+    assert recorded["accuracy"] > 50
+    if beside.is_file():
+        figures = json.loads(beside.read_text())
+        assert figures["accuracy"] == pytest.approx(recorded["accuracy"])
+        assert figures["params"] == recorded["params"]
 
 
 def test_the_shipped_network_has_half_of_the_macs() -> None:
