@@ -9,6 +9,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from gator.report.paper_points import RESNET56, RESNET56_DENSE
+
 RESULTS = Path(__file__).parent / "results" / "cifar10"
 LATENCIES = RESULTS.parent / "cifar10-latency.json"
 PICTURES = Path(__file__).parent.parent / "docs" / "images"
@@ -20,28 +22,6 @@ COLORS = {
     "first": ("#5b6fb5", "first channels"),
 }
 METHODS = tuple(COLORS)
-
-
-@dataclass(frozen=True)
-class PaperRow:
-    """A row of the paper: ResNet-56 on CIFAR-10."""
-
-    name: str
-    change: float  # of the accuracy, in points
-    flops_left: float
-    params_left: float
-
-
-# Table 3 of the paper and the results file of its authors; the dense network has 93.63 %.
-PAPER = tuple(
-    PaperRow(name, round(accuracy - 93.63, 2), 1 - flops / 100, 1 - params / 100)
-    for name, accuracy, flops, params in [
-        ("flops 0.25", 93.84, 16.4, 15.0), ("flops 0.5", 93.52, 31.5, 24.7), ("flops 1", 93.58, 43.4, 33.5),
-        ("flops 2", 93.14, 54.6, 44.4), ("flops 4", 92.69, 63.7, 55.5), ("flops 8", 92.44, 72.3, 64.8),
-        ("flops 16", 91.50, 79.3, 73.4), ("memory 0.25", 93.66, 33.2, 42.7), ("memory 0.5", 92.59, 58.0, 75.1),
-        ("memory 2", 90.99, 76.1, 90.9),
-    ]
-)  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -82,12 +62,14 @@ class Row:
         """The row of the paper with the same kind of cost whose FLOPs (or parameters) are nearest."""
         if self["network"] != "resnet56" or self["cost"] not in ("flops", "memory"):
             return ""
-        rows = [row for row in PAPER if row.name.startswith(self["cost"])]
+        points = [point for point in RESNET56 if point.series == self["cost"]]
         if self["cost"] == "flops":
-            near = min(rows, key=lambda row: abs(row.flops_left - self.share("macs")))
-            return f"{near.name}: {near.change:+.2f} at {near.flops_left:.3f} of the FLOPs"
-        near = min(rows, key=lambda row: abs(row.params_left - self.share("params")))
-        return f"{near.name}: {near.change:+.2f} at {near.params_left:.3f} of the parameters"
+            near = min(points, key=lambda point: abs(point.macs_left - self.share("macs")))
+            left = f"{near.macs_left:.3f} of the FLOPs"
+        else:
+            near = min(points, key=lambda point: abs((point.params_left or 1) - self.share("params")))
+            left = f"{near.params_left:.3f} of the parameters"
+        return f"{near.name}: {near.accuracy - RESNET56_DENSE:+.2f} at {left}"
 
 
 def rows() -> list[Row]:
