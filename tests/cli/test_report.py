@@ -10,6 +10,7 @@ from cli.test_prune import gator
 from report.made_up import made_up_run, residual_outline
 
 from gator.cli.report import report_line
+from gator.report.write import write_report
 
 pytest.importorskip("vl_convert", reason="the extra 'report' is not installed")
 
@@ -21,6 +22,8 @@ def test_the_report_command_says_where_the_files_are(tmp_path: Path) -> None:
     done = gator("report", "one", folder=tmp_path)
     assert done.returncode == 0, done.stderr
     assert done.stdout.strip() == "report: one/report.html; figures: one/report-figures"
+    (tmp_path / "there").mkdir()
+    assert write_report([tmp_path / "one"], out=tmp_path / "there") == tmp_path / "there" / "report.html"
     done = gator("report", "one", "two", folder=tmp_path)
     assert done.stdout.strip() == "report: report.html; figures: report-figures"
     assert (tmp_path / "report-figures" / "2-widths.svg").is_file()

@@ -12,7 +12,8 @@ from gator.errors import GatorError, MissingExtraError
 def report(
     runs: Annotated[list[str], typer.Argument(help="Run folders, finished or not; several are compared.", metavar="RUN...")],
     out: Annotated[
-        str, typer.Option("--out", help="The file to write; by default report.html in the run folder, here for several runs.")
+        str,
+        typer.Option("--out", help="The file or folder to write to; by default the run folder, for several runs this one."),
     ] = "",
 ) -> None:
     """Write an HTML report of one or more runs, and its figures as SVG and PNG."""

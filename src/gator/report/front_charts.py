@@ -18,7 +18,7 @@ _MOST_LABELS = 9
 _WIDTH = 448
 _LEAST_RANGE = 1.0  # points of accuracy
 _LEGEND = {
-    "orient": "top", "title": None, "labelColor": GREY, "labelLimit": 180, "offset": 28, "columns": 2,
+    "orient": "top", "title": None, "labelColor": GREY, "labelLimit": 180, "offset": 28, "columns": 1,
     "symbolStrokeColor": ACCENT, "symbolFillColor": ACCENT,
 }  # fmt: skip
 Row = dict[str, Any]

@@ -20,7 +20,7 @@ def write_report(folders: Sequence[str | os.PathLike[str]], *, out: str | os.Pat
     """Write the report of one or several runs: one HTML file that needs nothing else, and beside it its figures as SVG and PNG.
 
     folders: run folders; a run may be unfinished.
-    out: the file to write; by default report.html in the run folder, or in the working directory for several runs.
+    out: the file to write, or a folder for report.html; by default the run folder, or the working directory for several runs.
 
     Returns the path of the file. Raises RunError for a folder that is not a run folder, and MissingExtraError without the
     packages of the extra "report".
@@ -29,14 +29,18 @@ def write_report(folders: Sequence[str | os.PathLike[str]], *, out: str | os.Pat
         raise RunError("name at least one run folder")
     converter()  # raise before any work
     runs = [read_run(Path(folder)) for folder in folders]
-    where = Path(out) if out is not None else (Path(folders[0]) / NAME if len(runs) == 1 else Path(NAME))
-    return _written(report_page(runs), where)
+    where = Path(out) if out is not None else Path(folders[0]) if len(runs) == 1 else Path()
+    return _written(report_page(runs), _file(where))
 
 
 def write_graph(graph: Hypergraph, name: str, out: str | os.PathLike[str]) -> Path:
     """Write the hypergraph of a network as an HTML page, and its figures as SVG and PNG beside it."""
     converter()
-    return _written(graph_page(graph, name), Path(out))
+    return _written(graph_page(graph, name), _file(Path(out)))
+
+
+def _file(where: Path) -> Path:
+    return where / NAME if where.is_dir() else where
 
 
 def figures_folder(report: Path) -> Path:
