@@ -39,10 +39,10 @@ tokenizer = AutoTokenizer.from_pretrained(FOLDER)
 @dataclass(frozen=True)
 class Settings:
     target: float = 0.6  # of the MACs
-    steps: int = 900  # in all
-    gated: int = 250  # of them with gates on; the rest fine-tunes what is left
+    steps: int = 600  # in all
+    gated: int = 75  # of them with gates on; the rest fine-tunes what is left
     batch: int = 32
-    lr: float = 5e-4
+    lr: float = 1e-3
     gate_lr: float = 0.1
 
 

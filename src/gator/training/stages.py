@@ -11,7 +11,7 @@ import copy
 import math
 import random
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Literal, TypeVar
@@ -22,7 +22,7 @@ from torch import nn
 from gator.cost.latency.network_timer import NetworkTimer
 from gator.cost.measure import measure
 from gator.cost.target import parse_target
-from gator.errors import FileError, RunError
+from gator.errors import RunError
 from gator.files.about import About
 from gator.files.save import save
 from gator.gates.pruner import Pruner
@@ -34,7 +34,7 @@ from gator.surgery.slice import flush_denormals_
 from gator.training import announce
 from gator.training.about_network import about_network
 from gator.training.by_criterion import Choose, chosen_by_criterion
-from gator.training.checkpoint import State, checkpoints, drop_latest, load_optimizer_, parameters_in_order, write_checkpoint
+from gator.training.checkpoint import State, load_optimizer_, parameters_in_order
 from gator.training.costs import cost_for, setup_for
 from gator.training.evaluate import evaluate, recalibrate_
 from gator.training.final_times import RuntimeTimes, times_on_all, why_slower
@@ -47,6 +47,7 @@ from gator.training.recipe import Phase, Recipe
 from gator.training.report import Figures, Outcome, Result, figures, network_record, with_latencies
 from gator.training.restore import restore_, state_of
 from gator.training.rounds import Goal, chosen_round, may_go_on, next_goal, targets_of
+from gator.training.run_writer import RunWriter
 from gator.training.watch import Watch
 from gator.training.weights import missing_weights
 from gator.zoo.data import Data, load_data
@@ -141,16 +142,14 @@ class Run:
         return model
 
     def go(self, folder: RunFolder) -> Result:
-        self.folder = folder
-        self._write(lambda: folder.write_about(self._about()))
-        self._write(lambda: folder.keep_recipe(self._given))
+        self.folder, self.writer = folder, RunWriter(folder, self.recipe.run.checkpoint_seconds)
+        self.writer.write(lambda: folder.write_about(self._about()))
+        self.writer.write(lambda: folder.keep_recipe(self._given))
         restore_(self)
-        self._steps_since_checkpoint = 0
         self.watch.note(f"{self.recipe.name}: {self.recipe.model.name} on {self.data.name}; run folder {folder.path}")
         if not self.resuming and (advice := missing_weights(self.recipe)):
             self.watch.note(advice)
-        self._last_checkpoint, started = time.monotonic(), time.monotonic()
-        already = self.seconds
+        started, already = time.monotonic(), self.seconds
         try:
             while (stage := self.stage) is not None:
                 if self.loop is None:
@@ -172,17 +171,12 @@ class Run:
             folder.close()
 
     def _after_divergence(self, stage: Stage) -> str:
-        """What to do after a non-finite loss. A checkpoint that no good step followed is removed: its network has diverged."""
-        last_good = on_rank_zero(self._without_diverged)  # all ranks stop at the same step
+        """What to do after a non-finite loss."""
+        last_good = self.writer.drop_diverged()  # all ranks stop at the same step
         phase, span = self._phase(stage)
         key = "prune" if span.before else stage.kind  # one annealing over both phases has one rate
         lower = f"gator prune --resume {self.folder.path} --set {key}.lr={phase.lr / 10:.3g}"
         return f"{last_good}. Continue from there with a smaller learning rate:\n  {lower}"
-
-    def _without_diverged(self) -> str:
-        if not self._steps_since_checkpoint:
-            drop_latest(self.folder.checkpoints)
-        return self._last_good()
 
     @property
     def stage(self) -> Stage | None:
@@ -269,7 +263,7 @@ class Run:
         if self.more_rounds():
             self.model = small
             if self.recipe.prune.max_drop is not None:
-                self._write(lambda: save(small, self.folder.cut_file(stage.round), about=self._about()))
+                self.writer.write(lambda: save(small, self.folder.cut_file(stage.round), about=self._about()))
             return copy.deepcopy(small)
         return small
 
@@ -287,7 +281,7 @@ class Run:
     def _save_dense(self) -> None:
         accuracy, _ = self._evaluate(self.model, float32=True)
         self.before = figures(self.model, self.example, accuracy)
-        self._write(lambda: save(self.model, self.folder.dense, about=self._about(self.before)))
+        self.writer.write(lambda: save(self.model, self.folder.dense, about=self._about(self.before)))
         self._record_network(self.model, self.before, self.folder.dense, "dense")
         self.watch.note(f"dense network: {self._size_of(self.model)}; accuracy {accuracy:.2f} %")
 
@@ -297,10 +291,10 @@ class Run:
 
     def _record_network(self, network: nn.Module, found: Figures, file: Path, name: str) -> None:
         record = network_record(network, self.example, found, file=file.name, name=name)
-        self._write(lambda: self.folder.record_network(record))
+        self.writer.write(lambda: self.folder.record_network(record))
 
     def _write_outline(self, graph: Hypergraph) -> None:
-        self._write(lambda: self.folder.write_outline(outline_of(graph)))
+        self.writer.write(lambda: self.folder.write_outline(outline_of(graph)))
 
     def _size_of(self, network: nn.Module) -> str:
         counted = measure(network, self.example)
@@ -367,7 +361,7 @@ class Run:
             moment = replace(moment, widths=loop.pruner.living_widths())
         if stage.kind == "prune" and self.recipe.prune.shrink:
             loop.shrink()
-        self._write(lambda: self.folder.record(moment, self.total_steps))
+        self.writer.write(lambda: self.folder.record(moment, self.total_steps))
         self.watch.epoch(moment)
         loop.next_epoch()
 
@@ -396,7 +390,7 @@ class Run:
         accuracy, _ = self._evaluate(network, float32=True)
         found = figures(network, self.example, accuracy)
         file = self.folder.round_file(stage.round)
-        self._write(lambda: save(network, file, about=self._about(found)))
+        self.writer.write(lambda: save(network, file, about=self._about(found)))
         goal = self._goal()
         assert goal is not None
         self._record_network(network, found, file, goal.name)
@@ -428,7 +422,7 @@ class Run:
             str(self.folder.path), self.data.tested_on, round(self.seconds, 1), before, rounds, timer.conditions, chosen, why,
             slower,
         )  # fmt: skip
-        self._write(lambda: self.folder.finish(result.as_json(), str(result)))
+        self.writer.write(lambda: self.folder.finish(result.as_json(), str(result)))
         return result
 
     def _slower(
@@ -446,7 +440,7 @@ class Run:
     def _between_steps(self) -> None:
         loop, processes = self.loop, self.processes
         assert loop is not None
-        self._steps_since_checkpoint += 1
+        self.writer.count_step()
         if processes.is_rank_zero and self.watch.wants_step():
             self.watch.step(loop.moment())
         self._save_if_due()
@@ -454,7 +448,7 @@ class Run:
     def _save_if_due(self) -> None:
         """Write a checkpoint if it is time for one; stop if a signal was received."""
         processes = self.processes
-        due = processes.is_rank_zero and time.monotonic() - self._last_checkpoint >= self.recipe.run.checkpoint_seconds
+        due = processes.is_rank_zero and self.writer.is_due
         stop, write = processes.sums([float(self.stop_requested), float(due)])
         if stop:
             path = self._write_checkpoint()
@@ -463,28 +457,7 @@ class Run:
             self._write_checkpoint()
 
     def _write_checkpoint(self) -> Path:
-        state = state_of(self)
-        path = self._write(lambda: write_checkpoint(self.folder.checkpoints, self._checkpoint_number(), state))
-        self._last_checkpoint, self._steps_since_checkpoint = time.monotonic(), 0
-        return path
-
-    def _write(self, write: Callable[[], T]) -> T:
-        """Write something on rank 0; an error says how to resume."""
-        try:
-            return on_rank_zero(write)
-        except (FileError, OSError) as error:
-            raise RunError(
-                f"the run folder could not be written: {error}\n"
-                f"  {self._last_good()}. Free some disk space, then resume with: gator prune --resume {self.folder.path}"
-            ) from error
-
-    def _last_good(self) -> str:
-        found = checkpoints(self.folder.checkpoints)
-        return (
-            f"The last good checkpoint is {found[-1]}"
-            if found
-            else "There is no good checkpoint yet: a resumed run begins anew"
-        )
+        return self.writer.checkpoint(self._checkpoint_number(), state_of(self))
 
     def _checkpoint_number(self) -> int:
         """The number of the next checkpoint, which grows with every step and every stage."""
