@@ -39,7 +39,7 @@ tokenizer = AutoTokenizer.from_pretrained(FOLDER)
 @dataclass(frozen=True)
 class Settings:
     target: float = 0.6  # of the MACs
-    steps: int = 600  # in all
+    steps: int = 900  # in all
     gated: int = 75  # of them with gates on; the rest fine-tunes what is left
     batch: int = 32
     lr: float = 1e-3
