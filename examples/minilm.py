@@ -6,9 +6,9 @@
 The text is what every Python has at hand: the documentation strings of its standard library. They are split by module: tested
 sentences come from modules that were not trained on, and the settings below were chosen on a third set of modules.
 
-Mean cosine to the embeddings of the original on sentences that were not trained on, after 900 steps of 32 sentences (15 minutes
-of one core): 0.925 with gates and 0.938 with channels chosen once by their L1 norm. So with so few steps the simple criterion,
-which trains the small network from the first step on, is ahead.
+Mean cosine to the embeddings of the original on sentences that were not trained on, after 900 steps of 32 sentences (8 minutes
+on two cores): 0.953 with gates, and 0.944 with channels chosen once by their L1 norm; after 600 steps 0.946 and 0.936. Few steps
+with gates are enough, a twelfth of all: with 250 of 900, and half of the learning rate, the simple criterion was ahead.
 """
 
 from __future__ import annotations
@@ -173,4 +173,5 @@ def compare(settings: Settings, *, part: str = "test", tested: int = 1000) -> di
 if __name__ == "__main__":
     figures = compare(Settings())
     assert figures["gates"].share <= 0.6
-    assert min(each.cosine for each in figures.values()) >= 0.9
+    assert figures["gates"].cosine > 0.94  # another processor rounds differently
+    assert figures["gates"].cosine > figures["l1"].cosine
