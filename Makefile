@@ -19,7 +19,7 @@ test-all: .venv/dev
 	$(BIN)/python -m pytest -n $(WORKERS) --hypothesis-profile=$(HYPOTHESIS_PROFILE)
 
 test-users: .venv/users
-	$(BIN)/python -m pytest -n 0 -k "yolo or lightning or ultralytics" tests/gates/test_yolo.py tests/files/test_export_yolo.py \
+	$(BIN)/python -m pytest -n 0 -k "yolo or lightning or ultralytics or minilm" tests/gates/test_yolo.py tests/files/test_export_yolo.py \
 		tests/test_integration_lightning.py tests/test_integration_ultralytics.py tests/test_example_scripts.py
 
 test-torch: $(OTHER)/dev

@@ -14,7 +14,7 @@ import time
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, Literal, TypeVar
+from typing import Any, Literal
 
 import torch
 from torch import nn
@@ -52,7 +52,6 @@ from gator.training.watch import Watch
 from gator.training.weights import missing_weights
 from gator.zoo.data import Data, load_data
 
-T = TypeVar("T")
 _BATCHES_FOR_A_LOOK = 20  # that batch-norm statistics are computed from, to evaluate a network between epochs
 _EPOCHS_PER_ROUND = 1_000_000  # more than any round has: no two rounds see the same order of examples
 
