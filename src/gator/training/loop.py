@@ -19,6 +19,7 @@ from gator.errors import RunError
 from gator.gates.pruner import Pruner
 from gator.training.evaluate import check_scores, class_scores, to_device
 from gator.training.learning_rate import Span, learning_rate
+from gator.training.narrow_norm import NarrowNorms
 from gator.training.processes import Processes
 from gator.training.recipe import Phase, Recipe
 from gator.training.watch import Moment
@@ -143,7 +144,8 @@ class Loop:
 
     def _loss(self, x: Tensor, y: Tensor) -> Tensor:
         phase = self.phase
-        with self._processes.precision.autocast():
+        # Compiled networks have their own kernels.
+        with self._processes.precision.autocast(), nullcontext() if self._recipe.run.compile else NarrowNorms():
             scores = class_scores(self._called(x)).float()
             if self.steps_taken == 0:
                 check_scores(scores, y)
