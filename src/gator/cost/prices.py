@@ -19,6 +19,7 @@ from gator.graph.hypergraph import Hypergraph
 
 Widths = Sequence[int] | NDArray[Any]  # living channels, one number per edge, in the order of graph.edges
 Floats = NDArray[np.float64]
+Steps = NDArray[np.int64]  # one per edge
 PlainData = dict[str, Any]  # what JSON can hold
 
 
@@ -29,8 +30,6 @@ class Prices(ABC):
     tolerance: float = 0.0
     """0: `total` is taken as exact. Above 0 it is an estimate: a network meets a target if `measure` gives at most the target,
     and is close enough to it if that is below the target by at most this share."""
-    width_step: int = 1
-    """How many channels the device works on at a time; 1 if all widths are alike to it."""
 
     @abstractmethod
     def total(self, widths: Widths) -> float:
@@ -39,6 +38,10 @@ class Prices(ABC):
     @abstractmethod
     def per_channel(self, widths: Widths) -> Floats:
         """What one channel of every edge costs, given the living widths everywhere (lambda of eq. 6 and 7)."""
+
+    def width_steps(self, full_widths: Widths) -> Steps:
+        """How many channels of every edge the device works on at a time; 1 where all widths are alike to it."""
+        return np.ones(len(full_widths), dtype=np.int64)
 
     def measure(self, network: nn.Module, widths: Widths) -> float | None:  # noqa: ARG002
         """What a finished network of these widths really costs; None if `total(widths)` is the truth."""

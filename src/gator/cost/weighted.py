@@ -9,7 +9,7 @@ import numpy as np
 from torch import nn
 
 from gator.cost.axis_sizes import full_widths
-from gator.cost.prices import Cost, Floats, PlainCost, PlainData, Prices, Widths, as_cost
+from gator.cost.prices import Cost, Floats, PlainCost, PlainData, Prices, Steps, Widths, as_cost
 from gator.errors import GatorError
 from gator.graph.hypergraph import Hypergraph
 
@@ -71,9 +71,9 @@ class _WeightedPrices(Prices):
         """As precise as the least precise part."""
         return max(part.tolerance for part in self.parts)
 
-    @property
-    def width_step(self) -> int:  # type: ignore[override]
-        return max(part.width_step for part in self.parts)
+    def width_steps(self, full_widths: Widths) -> Steps:
+        """The largest step that a part has."""
+        return np.max([part.width_steps(full_widths) for part in self.parts], axis=0)  # type: ignore[no-any-return]
 
     def total(self, widths: Widths) -> float:
         return sum(share * part.total(widths) for part, share in zip(self.parts, self.shares, strict=True))

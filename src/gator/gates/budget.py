@@ -48,7 +48,7 @@ class Budget:
         steps: int | None = None,
         corrections: int = 0,
     ) -> None:
-        self.graph, self.prices, self.limits = graph, prices, limits.resolved(prices)
+        self.graph, self.prices, self.limits = graph, prices, limits.resolved(prices, graph)
         self.whole, self.target = whole, target
         self.schedule = None if target is None or steps is None else Schedule(whole, target, steps)
         self.corrections = corrections  # how often a measurement has corrected the prices on the way to the target

@@ -16,6 +16,7 @@ import torch
 from numpy.typing import NDArray
 from torch import nn
 
+from gator.cost.axis_sizes import full_widths
 from gator.cost.prices import Prices
 from gator.errors import GatorError
 from gator.graph.hypergraph import Edge, Hypergraph
@@ -61,11 +62,12 @@ class Limits:
         multiples = _usual_multiples(graph) if round_to == "auto" else np.full(len(graph.edges), round_to, dtype=np.int64)
         return Limits(least, multiples, kept, auto=round_to == "auto")
 
-    def resolved(self, prices: Prices) -> Limits:
-        """The same; with `round_to="auto"` widths are multiples of the step that these prices show, if they show one."""
-        if not self.auto or prices.width_step == 1:
-            return replace(self, auto=False)
-        return replace(self, multiples=np.full_like(self.multiples, prices.width_step), auto=False)
+    def resolved(self, prices: Prices, graph: Hypergraph) -> Limits:
+        """The same; with `round_to="auto"` widths are multiples of the steps that these prices show, where they show any."""
+        if not self.auto:
+            return self
+        steps = prices.width_steps(full_widths(graph))
+        return replace(self, multiples=np.where(steps > 1, steps, self.multiples), auto=False)
 
     def with_one_of(self, edge: int) -> Limits:
         """The same, but this edge keeps at least one channel."""

@@ -13,7 +13,7 @@ from gator.cost.latency.network_timer import Baseline
 from gator.cost.latency.probe_prices import ProbePrices
 from gator.cost.latency.table_prices import TablePrices
 from gator.cost.latency.widths import cut_to
-from gator.cost.prices import Floats, PlainData, Prices, Widths
+from gator.cost.prices import Floats, PlainData, Prices, Steps, Widths
 from gator.graph.hypergraph import Hypergraph
 
 _NEARLY_FULL = 0.9  # of the channels: from there on predictions approach the measured time of the unpruned network
@@ -44,9 +44,8 @@ class MeasuredPrices(Prices):
     def per_channel(self, widths: Widths) -> Floats:
         return self.factor * self.predicted.per_channel(widths)
 
-    @property
-    def width_step(self) -> int:  # type: ignore[override]
-        return self.predicted.width_step
+    def width_steps(self, full_widths: Widths) -> Steps:
+        return self.predicted.width_steps(full_widths)
 
     def measure(self, network: nn.Module, widths: Widths) -> float:  # noqa: ARG002
         """Milliseconds of a finished network."""
