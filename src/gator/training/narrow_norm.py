@@ -97,7 +97,7 @@ class _NarrowNorm(torch.autograd.Function):
         # With fixed statistics the gradients of weight and bias are the sums that the rest of the gradient of x needs.
         direct, of_weight, of_bias = aten.native_batch_norm_backward(
             _joined(grad.contiguous(memory_format=torch.channels_last), rows), joined,
-            *(each.repeat(rows) for each in (weight, mean, variance)), None, None, False, eps, [True, True, True],
+            *_repeated(rows, weight, mean, variance), None, None, False, eps, [True, True, True],
         )  # fmt: skip
         of_weight, of_bias = (each.view(rows, channels).sum(0) for each in (of_weight, of_bias))
         scale = weight * torch.rsqrt(variance + eps) * (channels / x.numel())
@@ -106,9 +106,12 @@ class _NarrowNorm(torch.autograd.Function):
 
 
 def _normalized(joined: Tensor, mean: Tensor, variance: Tensor, weight: Tensor, bias: Tensor, eps: float, rows: int) -> Tensor:
-    repeated = (each.repeat(rows) for each in (weight, bias, mean, variance))
-    result: Tensor = aten.native_batch_norm(joined, *repeated, False, 0.0, eps)[0]
+    result: Tensor = aten.native_batch_norm(joined, *_repeated(rows, weight, bias, mean, variance), False, 0.0, eps)[0]
     return result
+
+
+def _repeated(rows: int, *of_channels: Tensor) -> tuple[Tensor, ...]:
+    return torch.stack(of_channels).repeat(1, rows).unbind()
 
 
 def _joined(x: Tensor, rows: int) -> Tensor:
