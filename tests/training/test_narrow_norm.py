@@ -71,3 +71,16 @@ def test_statistics_of_evaluation_are_left_to_torch() -> None:
     x = torch.randn(8, 6, 4, 4).to(memory_format=CHANNELS_LAST).requires_grad_()
     with NarrowNorms():
         assert type(norm(x).grad_fn).__name__ == "NativeBatchNormBackward0"
+
+
+def test_the_output_may_be_changed_in_place() -> None:
+    """As torchvision's networks do, with ReLU(inplace=True) after every norm."""
+    torch.manual_seed(0)
+    network = nn.Sequential(nn.Conv2d(3, 13, 3), nn.BatchNorm2d(13), nn.ReLU(inplace=True), nn.Conv2d(13, 5, 1))
+    network = network.double().to(memory_format=CHANNELS_LAST)
+    x = torch.randn(8, 3, 10, 10, dtype=torch.float64).to(memory_format=CHANNELS_LAST)
+    expected = torch.autograd.grad(network(x).square().sum(), list(network.parameters()))
+    with NarrowNorms():
+        loss = network(x).square().sum()
+    for found, wanted in zip(torch.autograd.grad(loss, list(network.parameters())), expected, strict=True):
+        torch.testing.assert_close(found, wanted, rtol=1e-9, atol=1e-9)

@@ -75,9 +75,8 @@ class _NarrowNorm(torch.autograd.Function):
         momentum: float, eps: float, rows: int,
     ) -> Tensor:  # fmt: skip
         channels, count = x.shape[1], x.numel() // x.shape[1]
-        joined = _joined(x, rows)
         unused = weight.new_zeros(2, rows * channels)  # running statistics, which also say what to compute in
-        means, variances = (each.view(rows, channels) for each in aten.batch_norm_update_stats(joined, *unused, 0.0))
+        means, variances = (each.view(rows, channels) for each in aten.batch_norm_update_stats(_joined(x, rows), *unused, 0.0))
         mean = means.mean(0)
         variance = variances.mean(0) + (means - mean).square().mean(0)
         if running_mean is not None:
@@ -86,27 +85,31 @@ class _NarrowNorm(torch.autograd.Function):
             running_var.lerp_(variance.mul(count / (count - 1)).to(running_var.dtype), momentum)
         ctx.save_for_backward(x, weight, mean, variance)
         ctx.eps, ctx.rows = eps, rows
-        return _apart(_normalized(joined, mean, variance, weight, bias, eps, rows), x)
+        return _normalized(x, mean, variance, weight, bias, eps, rows)
 
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, grad: Tensor) -> Any:
         x, weight, mean, variance = ctx.saved_tensors
         rows, eps, channels = ctx.rows, ctx.eps, x.shape[1]
-        joined = _joined(x, rows)
         # With fixed statistics the gradients of weight and bias are the sums that the rest of the gradient of x needs.
         direct, of_weight, of_bias = aten.native_batch_norm_backward(
-            _joined(grad.contiguous(memory_format=torch.channels_last), rows), joined,
+            _joined(grad.contiguous(memory_format=torch.channels_last), rows), _joined(x, rows),
             *_repeated(rows, weight, mean, variance), None, None, False, eps, [True, True, True],
         )  # fmt: skip
         of_weight, of_bias = (each.view(rows, channels).sum(0) for each in (of_weight, of_bias))
         scale = weight * torch.rsqrt(variance + eps) * (channels / x.numel())
-        direct -= _normalized(joined, mean, variance, scale * of_weight, scale * of_bias, eps, rows)
-        return _apart(direct, x), of_weight, of_bias, None, None, None, None, None
+        indirect = _normalized(x, mean, variance, scale * of_weight, scale * of_bias, eps, rows)
+        return _apart(direct, x).sub_(indirect), of_weight, of_bias, None, None, None, None, None
 
 
-def _normalized(joined: Tensor, mean: Tensor, variance: Tensor, weight: Tensor, bias: Tensor, eps: float, rows: int) -> Tensor:
-    result: Tensor = aten.native_batch_norm(joined, *_repeated(rows, weight, bias, mean, variance), False, 0.0, eps)[0]
+def _normalized(x: Tensor, mean: Tensor, variance: Tensor, weight: Tensor, bias: Tensor, eps: float, rows: int) -> Tensor:
+    result = torch.empty_like(x)  # a tensor of its own, not a view: the user's code may change it in place
+    none = weight.new_empty(0)
+    aten.native_batch_norm.out(
+        _joined(x, rows), *_repeated(rows, weight, bias, mean, variance), False, 0.0, eps,
+        out=_joined(result, rows), save_mean=none, save_invstd=none.clone(),
+    )  # fmt: skip
     return result
 
 
