@@ -181,16 +181,21 @@ def time_all() -> None:
 
 def work(options: argparse.Namespace) -> None:
     """The runs that nobody works on, one after the other."""
-    Path(options.folder).mkdir(parents=True, exist_ok=True)
     for one in experiments():
-        if (RESULTS / f"{one.name}.json").is_file():
-            continue
-        lock = (Path(options.folder) / f"{one.name}.lock").open("w")
+        if not (RESULTS / f"{one.name}.json").is_file():
+            run_alone(one, options)
+
+
+def run_alone(one: Experiment, options: argparse.Namespace) -> None:
+    """Carry out one run, unless another process is at it: it has the lock."""
+    Path(options.folder).mkdir(parents=True, exist_ok=True)
+    with (Path(options.folder) / f"{one.name}.lock").open("w") as lock:
         try:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
-            continue
-        run(one, options)
+            print(f"{one.name}: another process is at it", flush=True)
+        else:
+            run(one, options)
 
 
 def main() -> None:
@@ -210,7 +215,7 @@ def main() -> None:
             print(f"{name:44} {state}")
     elif options.command == "run":
         for name in options.names:
-            run(plan[name] if name in plan else sys.exit(f"{name} is not in the list"), options)
+            run_alone(plan[name] if name in plan else sys.exit(f"{name} is not in the list"), options)
     elif options.command == "work":
         work(options)
     elif options.command == "latency":
