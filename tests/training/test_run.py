@@ -5,6 +5,8 @@ from __future__ import annotations
 import json
 import re
 import signal
+import subprocess
+import sys
 
 import pytest
 import torch
@@ -189,6 +191,30 @@ def test_folders_that_cannot_be_used(tmp_path) -> None:
         gator.run(short_recipe(), folder=tmp_path)
     with pytest.raises(gator.RunError, match=r"is not a run folder: it has no recipe\.toml"):
         gator.resume(tmp_path)
+
+
+def test_one_process_at_a_time(tmp_path) -> None:
+    """Two that resume the same run would overwrite each other's checkpoints."""
+
+    def stop(moment: Moment) -> None:
+        if moment.phase == "prune":
+            signal.raise_signal(signal.SIGINT)
+
+    folder = tmp_path / "run"
+    with pytest.raises(gator.RunError, match="stopped"):
+        gator.run(short_recipe(), folder=folder, watch=Recording(stop))
+    other = "from pathlib import Path\nfrom gator.training.run_lock import RunLock\nimport sys\n"
+    other += "lock = RunLock(Path(sys.argv[1]))\nlock.acquire()\nprint('locked', flush=True)\nsys.stdin.read()\n"
+    with subprocess.Popen(
+        [sys.executable, "-c", other, str(folder)], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    ) as process:
+        assert process.stdout is not None
+        assert process.stdout.readline() == "locked\n"
+        for start in (lambda: gator.resume(folder), lambda: gator.run(short_recipe(), folder=folder, overwrite=True)):
+            with pytest.raises(gator.RunError, match=r"another process is working in .*run; wait until it is finished"):
+                start()
+        process.kill()
+    assert gator.resume(folder).rounds
 
 
 def test_a_checkpoint_of_another_recipe_is_refused(tmp_path) -> None:

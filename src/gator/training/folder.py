@@ -2,7 +2,7 @@
 
 It holds recipe.toml, environment.json, about.json (preprocessing, names of the classes), metrics.jsonl (a line per epoch),
 networks.jsonl (a line per finished network), graph.json (the outline of the dense network), events (TensorBoard), checkpoints,
-dense.safetensors, one round-N.safetensors per round, result.json and result.txt.
+dense.safetensors, one round-N.safetensors per round, result.json, result.txt and run.lock.
 """
 
 from __future__ import annotations
@@ -30,6 +30,7 @@ from gator.training.changes import may_change
 from gator.training.recipe import Recipe
 from gator.training.recipe_file import as_mapping, differing_keys, read_recipe, recipe_text, value_at
 from gator.training.report import NetworkRecord
+from gator.training.run_lock import LOCK, RunLock
 from gator.training.watch import Moment
 
 _CHANGED = "# resumed with"  # begins the comment on a change
@@ -80,9 +81,10 @@ class RunFolder:
         if not path.exists():
             return
         folder = cls.of_run(path)
+        RunLock(path).check()
         shutil.rmtree(folder.checkpoints, ignore_errors=True)
         shutil.rmtree(path / "events", ignore_errors=True)
-        names = ("about.json", "environment.json", "metrics.jsonl", "result.txt", "result.json", "dense.safetensors")
+        names = ("about.json", "environment.json", "metrics.jsonl", "result.txt", "result.json", "dense.safetensors", LOCK)
         files = [path / name for name in names] + [*path.glob("round-*.*"), *path.glob("cut-*.safetensors"), folder.recipe_file]
         for file in files:
             file.unlink(missing_ok=True)
@@ -194,7 +196,7 @@ def _is_unused(entry: Path) -> bool:
         return not any(entry.iterdir())
     if entry.name == "metrics.jsonl":
         return not entry.stat().st_size
-    return entry.name == "environment.json" or entry.name.startswith(".recipe.toml.")
+    return entry.name in ("environment.json", LOCK) or entry.name.startswith(".recipe.toml.")
 
 
 def _write(path: Path, text: str) -> None:

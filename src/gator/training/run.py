@@ -22,6 +22,7 @@ from gator.training.recipe import Recipe
 from gator.training.recipe_check import check
 from gator.training.recipe_file import read_recipe
 from gator.training.report import Result
+from gator.training.run_lock import RunLock
 from gator.training.stages import Interrupted, Run
 from gator.training.watch import Watch
 from gator.zoo.data import Data
@@ -80,7 +81,7 @@ def resume(
     watch, choose: as for `gator.run`.
 
     Returns and raises what `gator.run` does; also raises `gator.RunError` if the folder is not a run folder, if the run is
-    finished, or if it was started with another recipe or number of processes.
+    finished, if another process is working in the folder, or if it was started with another recipe or number of processes.
 
     >>> recipe = gator.read_recipe("digits", ["train.epochs=0", "prune.epochs=1", "finetune.epochs=0", "latency.batch=1"])
     >>> folder = gator.run(recipe).folder
@@ -123,8 +124,13 @@ def _go(
         work = Run(recipe, processes, watch, resuming=folder is not None, data=data, choose=choose)
         folder = folder or _new_folder(recipe, path, processes, overwrite)
         _check_shared(folder, processes)
-        with _signals_stop(work):
-            return work.go(folder)
+        lock = RunLock(folder.path)
+        on_rank_zero(lock.acquire)
+        try:
+            with _signals_stop(work):
+                return work.go(folder)
+        finally:
+            lock.release()
     except KeyboardInterrupt as interrupt:
         raise _stopped_at_once(interrupt, folder) from interrupt
     finally:
