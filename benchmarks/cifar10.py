@@ -180,20 +180,20 @@ def time_all() -> None:
 
 
 def work(options: argparse.Namespace) -> None:
-    """The runs that nobody works on, one after the other."""
+    """The runs that no other process is running, one after the other."""
     for one in experiments():
         if not (RESULTS / f"{one.name}.json").is_file():
             run_alone(one, options)
 
 
 def run_alone(one: Experiment, options: argparse.Namespace) -> None:
-    """Carry out one run, unless another process is at it: it has the lock."""
+    """Carry out one run, unless another process is running it and holds the lock."""
     Path(options.folder).mkdir(parents=True, exist_ok=True)
     with (Path(options.folder) / f"{one.name}.lock").open("w") as lock:
         try:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
-            print(f"{one.name}: another process is at it", flush=True)
+            print(f"{one.name}: another process is running it", flush=True)
         else:
             run(one, options)
 

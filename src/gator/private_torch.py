@@ -44,6 +44,7 @@ try:
         nn.Module()._forward_pre_hooks,
         torch.compiler._is_compiling_flag,
         torch.compiler._is_exporting_flag,
+        torch._C._autograd._top_saved_tensors_default_hooks,
     )
 except (ImportError, AttributeError) as error:
     raise UnsupportedTorchError(
@@ -55,7 +56,8 @@ __all__ = [
     "CALL_IMPL", "NEWEST", "OLDEST", "BatchNorm", "Conv", "FakeTensor", "InstanceNorm", "NormBase", "OpOverload",
     "TorchDispatchMode", "accumulated_shape", "buffers_of", "children_of", "forward_from_source", "forward_pre_hooks_of",
     "full_name_of", "is_composite", "key_texts", "make_wrapper_subclass", "no_torch_function", "overload_name_of",
-    "parameters_of", "pytree", "say_exporting", "schema_of", "storage_number", "submodules_of", "views_untracked",
+    "parameters_of", "pytree", "saves_tensors_itself", "say_exporting", "schema_of", "storage_number", "submodules_of",
+    "views_untracked",
 ]  # fmt: skip
 
 
@@ -94,6 +96,11 @@ def say_exporting() -> Callable[[], None]:
         torch.compiler._is_compiling_flag, torch.compiler._is_exporting_flag = compiling, exporting
 
     return undo
+
+
+def saves_tensors_itself() -> bool:
+    """Whether autograd keeps tensors for backward as they are, without hooks such as those of gradient checkpointing."""
+    return torch._C._autograd._top_saved_tensors_default_hooks(True) is None
 
 
 def is_composite(op: OpOverload) -> bool:

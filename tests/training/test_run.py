@@ -14,6 +14,7 @@ from training.small import THREADS, metrics_of, short_recipe, tensors_of
 
 import gator
 from gator import zoo
+from gator.training import run_lock
 from gator.training.checkpoint import checkpoints
 from gator.training.watch import Moment, Watch
 
@@ -193,7 +194,7 @@ def test_folders_that_cannot_be_used(tmp_path) -> None:
         gator.resume(tmp_path)
 
 
-def test_one_process_at_a_time(tmp_path) -> None:
+def test_one_run_at_a_time(tmp_path, monkeypatch) -> None:
     """Two that resume the same run would overwrite each other's checkpoints."""
 
     def stop(moment: Moment) -> None:
@@ -201,17 +202,18 @@ def test_one_process_at_a_time(tmp_path) -> None:
             signal.raise_signal(signal.SIGINT)
 
     folder = tmp_path / "run"
+    monkeypatch.setattr(run_lock, "_PATIENCE", 0.0)
     with pytest.raises(gator.RunError, match="stopped"):
         gator.run(short_recipe(), folder=folder, watch=Recording(stop))
     other = "from pathlib import Path\nfrom gator.training.run_lock import RunLock\nimport sys\n"
-    other += "lock = RunLock(Path(sys.argv[1]))\nlock.acquire()\nprint('locked', flush=True)\nsys.stdin.read()\n"
+    other += "lock = RunLock()\nlock.acquire(Path(sys.argv[1]))\nprint('locked', flush=True)\nsys.stdin.read()\n"
     with subprocess.Popen(
         [sys.executable, "-c", other, str(folder)], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
     ) as process:
         assert process.stdout is not None
         assert process.stdout.readline() == "locked\n"
         for start in (lambda: gator.resume(folder), lambda: gator.run(short_recipe(), folder=folder, overwrite=True)):
-            with pytest.raises(gator.RunError, match=r"another process is working in .*run; wait until it is finished"):
+            with pytest.raises(gator.RunError, match=r"a run is already active in .*run; wait until it is finished"):
                 start()
         process.kill()
     assert gator.resume(folder).rounds

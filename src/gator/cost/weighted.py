@@ -72,8 +72,8 @@ class _WeightedPrices(Prices):
         return max(part.tolerance for part in self.parts)
 
     def width_steps(self, full_widths: Widths) -> Steps:
-        """The largest step that a part has."""
-        return np.max([part.width_steps(full_widths) for part in self.parts], axis=0)  # type: ignore[no-any-return]
+        """Steps that suit every part."""
+        return np.lcm.reduce([part.width_steps(full_widths) for part in self.parts])  # type: ignore[no-any-return]
 
     def total(self, widths: Widths) -> float:
         return sum(share * part.total(widths) for part, share in zip(self.parts, self.shares, strict=True))

@@ -30,7 +30,7 @@ from gator.training.changes import may_change
 from gator.training.recipe import Recipe
 from gator.training.recipe_file import as_mapping, differing_keys, read_recipe, recipe_text, value_at
 from gator.training.report import NetworkRecord
-from gator.training.run_lock import LOCK, RunLock
+from gator.training.run_lock import LOCK
 from gator.training.watch import Moment
 
 _CHANGED = "# resumed with"  # begins the comment on a change
@@ -77,14 +77,25 @@ class RunFolder:
 
     @classmethod
     def remove(cls, path: Path) -> None:
-        """Remove what a run has left in a folder, and nothing else; a folder that is not that of a run is refused."""
+        """Remove what a run has left in a folder, and nothing else; a folder that is not that of a run is refused.
+
+        The lock stays: whoever removes a run holds it.
+        """
         if not path.exists():
             return
         folder = cls.of_run(path)
-        RunLock(path).check()
         shutil.rmtree(folder.checkpoints, ignore_errors=True)
         shutil.rmtree(path / "events", ignore_errors=True)
-        names = ("about.json", "environment.json", "metrics.jsonl", "result.txt", "result.json", "dense.safetensors", LOCK)
+        names = (
+            "about.json",
+            "environment.json",
+            "metrics.jsonl",
+            "networks.jsonl",
+            "graph.json",
+            "result.txt",
+            "result.json",
+            "dense.safetensors",
+        )
         files = [path / name for name in names] + [*path.glob("round-*.*"), *path.glob("cut-*.safetensors"), folder.recipe_file]
         for file in files:
             file.unlink(missing_ok=True)

@@ -145,8 +145,10 @@ class Loop:
 
     def _loss(self, x: Tensor, y: Tensor) -> Tensor:
         phase = self.phase
-        with self._processes.precision.autocast(), self._fast_norms():
-            scores = class_scores(self._called(x)).float()
+        with self._processes.precision.autocast():
+            with self._fast_norms():
+                output = self._called(x)
+            scores = class_scores(output).float()
             if self.steps_taken == 0:
                 check_scores(scores, y)
             loss = functional.cross_entropy(scores, y, label_smoothing=phase.label_smoothing)

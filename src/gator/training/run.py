@@ -50,8 +50,9 @@ def run(
     returned as it is. So a script can be started again after every failure, for example by `torchrun --max-restarts`.
 
     Returns a `gator.Result`. Raises `gator.RecipeError`, `gator.DataError` or `gator.ModelNameError` before any training if a
-    setting is wrong, and `gator.RunError` if the run has to stop: the loss is not finite, the disk is full, or Ctrl-C or
-    SIGTERM was received. Its message names the last checkpoint; `gator.resume` continues from there.
+    setting is wrong, and `gator.RunError` if another run is active in the folder, or if the run has to stop: the loss is not
+    finite, the disk is full, or Ctrl-C or SIGTERM was received. Its message names the last checkpoint; `gator.resume` continues
+    from there.
 
     >>> recipe = gator.read_recipe("digits", ["train.epochs=1", "prune.epochs=1", "finetune.epochs=1", "latency.batch=1"])
     >>> result = gator.run(recipe, folder="runs/first")
@@ -81,7 +82,7 @@ def resume(
     watch, choose: as for `gator.run`.
 
     Returns and raises what `gator.run` does; also raises `gator.RunError` if the folder is not a run folder, if the run is
-    finished, if another process is working in the folder, or if it was started with another recipe or number of processes.
+    finished, if another run is active in the folder, or if it was started with another recipe or number of processes.
 
     >>> recipe = gator.read_recipe("digits", ["train.epochs=0", "prune.epochs=1", "finetune.epochs=0", "latency.batch=1"])
     >>> folder = gator.run(recipe).folder
@@ -90,8 +91,6 @@ def resume(
     gator.errors.RunError: the run in ... is finished; its table is in ...result.txt
     """
     found = RunFolder.of_run(Path(folder))
-    if found.result.is_file():
-        raise RunError(f"the run in {folder} is finished; its table is in {found.path / 'result.txt'}")
     recipe = changed_recipe(found.recipe_file, tuple(changes))
     return _go(recipe, found.path, found, watch or Watch(), choose=choose)
 
@@ -111,8 +110,13 @@ def _go(
     overwrite: bool = False,
     look_for_run: bool = False,
 ) -> Result:
-    processes = Processes(recipe.run)
+    processes, lock = Processes(recipe.run), RunLock()
     try:
+        used = Path("runs") / recipe.name if path is None and overwrite else path
+        if used is not None and RunFolder(used).recipe_file.is_file():
+            on_rank_zero(lambda: lock.acquire(used))
+        if folder is not None and folder.result.is_file():
+            raise RunError(f"the run in {folder.path} is finished; its table is in {folder.path / 'result.txt'}")
         if look_for_run:
             assert path is not None
             folder, result = on_rank_zero(lambda: _begun(path, recipe))
@@ -124,16 +128,14 @@ def _go(
         work = Run(recipe, processes, watch, resuming=folder is not None, data=data, choose=choose)
         folder = folder or _new_folder(recipe, path, processes, overwrite)
         _check_shared(folder, processes)
-        lock = RunLock(folder.path)
-        on_rank_zero(lock.acquire)
-        try:
-            with _signals_stop(work):
-                return work.go(folder)
-        finally:
-            lock.release()
+        where = folder.path
+        on_rank_zero(lambda: lock.acquire(where))
+        with _signals_stop(work):
+            return work.go(folder)
     except KeyboardInterrupt as interrupt:
         raise _stopped_at_once(interrupt, folder) from interrupt
     finally:
+        lock.release()
         watch.close()
         processes.close()
 

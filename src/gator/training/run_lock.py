@@ -1,44 +1,40 @@
-"""A run folder belongs to one process at a time: two that resume the same run would overwrite each other's checkpoints."""
+"""One run at a time works in a run folder: two that resume the same run would overwrite each other's checkpoints."""
 
 from __future__ import annotations
 
+import logging
 from pathlib import Path
 from typing import Any
 
 from gator.errors import RunError
 
 LOCK = "run.lock"
+_PATIENCE = 6.0  # seconds: workers of a killed run may live on for some, and hold its lock
+log = logging.getLogger("gator")
 
 
 class RunLock:
     """The lock of a run folder. The system releases it when the process ends, however it ends."""
 
-    def __init__(self, folder: Path) -> None:
-        self._folder = folder
-        self._lock: Any = None
+    def __init__(self) -> None:
+        self._held: dict[Path, Any] = {}
 
-    def acquire(self) -> None:
-        """Raise a RunError if another process has it. A file system without locks is used without them."""
-        from filelock import FileLock, Timeout  # comes with torch
+    def acquire(self, folder: Path) -> None:
+        """Hold the lock from here on. Raises a RunError if another run holds it."""
+        from filelock import FileLock, Timeout  # a dependency of torch
 
-        lock = FileLock(self._folder / LOCK)
-        try:
-            lock.acquire(timeout=0)
-        except Timeout:
-            raise RunError(
-                f"another process is working in {self._folder}; wait until it is finished, or stop it first"
-            ) from None
-        except (OSError, NotImplementedError):
+        if folder in self._held:
             return
-        self._lock = lock
+        lock = FileLock(folder / LOCK)
+        try:
+            lock.acquire(timeout=_PATIENCE)
+        except Timeout:
+            raise RunError(f"a run is already active in {folder}; wait until it is finished, or stop it first") from None
+        except (OSError, NotImplementedError) as error:
+            log.warning("%s cannot be locked (%s): do not start a second run in it", folder, error)
+        self._held[folder] = lock
 
     def release(self) -> None:
-        if self._lock is not None:
-            self._lock.release()
-            self._lock = None
-
-    def check(self) -> None:
-        """Raise a RunError if another process has it."""
-        if (self._folder / LOCK).is_file():
-            self.acquire()
-            self.release()
+        for lock in self._held.values():
+            lock.release()
+        self._held.clear()
