@@ -29,7 +29,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 
 import torch
-from cifar10_methods import by_torch_pruning, first_channels, macs_of
+from cifar10_methods import blocks_removed, by_torch_pruning, first_channels, macs_of
 from cifar10_table import LATENCIES, RESULTS, plot, table
 
 import gator
@@ -154,6 +154,7 @@ def run(one: Experiment, options: argparse.Namespace) -> None:
         "dense_macs": macs_of(dense),
         "params": sum(p.numel() for p in network.parameters()),
         "dense_params": sum(p.numel() for p in dense.parameters()),
+        "blocks_removed": blocks_removed(dense, network),
         "lr": recipe.finetune.lr,
         "gated_epochs": recipe.prune.epochs,
         "seconds_of_training": round(sum({(m["phase"], m["round"]): m["seconds"] for m in metrics}.values())),

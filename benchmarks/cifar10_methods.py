@@ -1,4 +1,5 @@
-"""How other methods choose channels, as functions for `gator.run(choose=)`, and torch's own counter of multiply-adds."""
+"""How other methods choose channels, as functions for `gator.run(choose=)`, torch's own counter of multiply-adds, and which
+blocks are gone."""
 
 from __future__ import annotations
 
@@ -10,12 +11,19 @@ from torch import nn
 from torch.utils.flop_counter import FlopCounterMode
 
 import gator
+from gator.report.removed_blocks import removed_blocks
 
 
 def macs_of(network: nn.Module) -> int:
     with FlopCounterMode(display=False) as counter, torch.no_grad():
         network(torch.zeros(1, 3, 32, 32, dtype=next(network.parameters()).dtype))
     return counter.get_total_flops() // 2
+
+
+def blocks_removed(dense: nn.Module, network: nn.Module) -> list[str]:
+    """Modules of the dense network none of whose convolutions is left."""
+    before, after = ([name for name, m in each.named_modules() if isinstance(m, nn.Conv2d)] for each in (dense, network))
+    return list(removed_blocks(before, set(before) - set(after)))
 
 
 def by_torch_pruning(importance: str, batches: list[Any]) -> Any:

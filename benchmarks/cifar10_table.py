@@ -75,7 +75,7 @@ class Row:
 def rows() -> list[Row]:
     grouped: dict[tuple[Any, ...], list[dict[str, Any]]] = {}
     for path in sorted(RESULTS.glob("*.json")):
-        one = {"precision": "bf16"} | json.loads(path.read_text()) | {"name": path.stem}
+        one = {"precision": "bf16", "blocks_removed": []} | json.loads(path.read_text()) | {"name": path.stem}
         kind = (METHODS.index(one["method"]), one["precision"])
         key = (one["network"], one["cost"], -one["target"], one["epochs"], *kind)
         grouped.setdefault(key, []).append(one)
@@ -83,8 +83,13 @@ def rows() -> list[Row]:
 
 
 def table() -> str:
-    """In Markdown: a row for every method, network, target and number of epochs; several seeds give a mean and a spread."""
-    return "\n".join(_lines())
+    """In Markdown: a row for every method, network, target and number of epochs; several seeds give a mean and a spread.
+
+    Below it the runs in which whole blocks are removed.
+    """
+    without = [(one["name"], one["blocks_removed"]) for row in rows() for one in row.runs if one["blocks_removed"]]
+    blocks = [f"- Whole blocks removed by `{name}`: {', '.join(f'`{block}`' for block in found)}." for name, found in without]
+    return "\n".join([*_lines(), *(["", *blocks] if blocks else [])])
 
 
 def _lines() -> Iterator[str]:
