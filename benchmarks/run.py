@@ -1,6 +1,6 @@
 """What shrinking saves as a run goes on: in an epoch with gates, in a run, and beside plain training for as many epochs.
 
-    python benchmarks/run.py [--rounds 12] [--runs 3]
+    python benchmarks/run.py [--rounds 12] [--runs 3] [--threads 1] [--only plain]
 
 The epoch: ResNet-56 (batch 128, 32x32), half of its FLOPs closed; the same network with the closed channels taken out beside
 the one that only masks them, steps in turn. The run: ResNet-20 through the paper's rounds with a rising alpha on made-up
@@ -135,13 +135,25 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--rounds", type=int, default=12)
     parser.add_argument("--runs", type=int, default=3)
+    parser.add_argument("--threads", type=int, default=torch.get_num_threads())
+    parser.add_argument("--only", choices=["epoch", "run", "plain"])
     options = parser.parse_args()
-    seconds, ratio, spread = epoch_ratio(options.rounds)
+    torch.set_num_threads(options.threads)
     print(f"threads {torch.get_num_threads()}")
+    for name, part in {"epoch": print_epoch, "run": print_runs, "plain": print_beside_plain}.items():
+        if options.only in (None, name):
+            part(options)
+
+
+def print_epoch(options: argparse.Namespace) -> None:
+    seconds, ratio, spread = epoch_ratio(options.rounds)
     print(
         f"epoch at half the FLOPs, ResNet-56: a step takes {1e3 * seconds:.0f} ms without shrinking; "
         f"with it x {ratio:.3f} +- {spread:.3f}"
     )
+
+
+def print_runs(options: argparse.Namespace) -> None:
     found = []
     with tempfile.TemporaryDirectory() as folder:
         for turn in range(options.runs):
@@ -154,6 +166,9 @@ def main() -> None:
     print(
         f"whole run: x {statistics.median(found):.3f} of the time of all steps with gates, {min(found):.3f} to {max(found):.3f}"
     )
+
+
+def print_beside_plain(options: argparse.Namespace) -> None:
     found = []
     with tempfile.TemporaryDirectory() as folder:
         for turn in range(options.runs):

@@ -11,7 +11,6 @@ import copy
 import math
 import random
 import time
-from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Literal
@@ -29,7 +28,6 @@ from gator.gates.pruner import Pruner
 from gator.graph.hypergraph import Hypergraph
 from gator.graph.inputs import describe
 from gator.graph.outline import outline_of
-from gator.rank_zero import on_rank_zero
 from gator.surgery.slice import flush_denormals_
 from gator.training import announce
 from gator.training.about_network import about_network
@@ -37,16 +35,16 @@ from gator.training.by_criterion import Choose, chosen_by_criterion
 from gator.training.checkpoint import State, load_optimizer_, parameters_in_order
 from gator.training.costs import cost_for, setup_for
 from gator.training.evaluate import evaluate, recalibrate_
-from gator.training.final_times import RuntimeTimes, times_on_all, why_slower
+from gator.training.finish import result_of
 from gator.training.folder import RunFolder
 from gator.training.learning_rate import Span, spans
 from gator.training.loop import Loop, LossError, optimizer_for
 from gator.training.networks import Networks
 from gator.training.processes import Processes
 from gator.training.recipe import Phase, Recipe
-from gator.training.report import Figures, Outcome, Result, figures, network_record, with_latencies
+from gator.training.report import Figures, Outcome, Result, figures, network_record
 from gator.training.restore import restore_, state_of
-from gator.training.rounds import Goal, chosen_round, may_go_on, next_goal, targets_of
+from gator.training.rounds import Goal, may_go_on, next_goal, targets_of
 from gator.training.run_writer import RunWriter
 from gator.training.watch import Watch
 from gator.training.weights import missing_weights
@@ -406,31 +404,14 @@ class Run:
         )
 
     def _finish(self) -> Result:
-        """Measure the latencies of all networks, interleaved and on rank 0, and write the result."""
+        """Time all networks, and write the result."""
         assert self.before is not None
-        timer = self._network_timer()
-        files = [self.folder.dense, *(self.folder.path / outcome.file for outcome in self.rounds)]
-        networks = [self.networks.from_file(file) for file in files]
-        found = [self.before, *(outcome.figures for outcome in self.rounds)]
-        times = on_rank_zero(lambda: times_on_all(networks, timer, self.watch.busy))
-        before, *after = with_latencies(found, times)
-        rounds = tuple(replace(outcome, figures=one) for outcome, one in zip(self.rounds, after, strict=True))
-        chosen, why = chosen_round(self.recipe.prune, rounds, before.accuracy)
-        slower = on_rank_zero(lambda: self._slower(times, chosen + 1, networks, timer))
-        result = Result(
-            str(self.folder.path), self.data.tested_on, round(self.seconds, 1), before, rounds, timer.conditions, chosen, why,
-            slower,
+        result = result_of(
+            self.folder, self.networks, self.before, self.rounds, self._network_timer(), tested_on=self.data.tested_on,
+            seconds=self.seconds, say=self.watch.busy,
         )  # fmt: skip
         self.writer.write(lambda: self.folder.finish(result.as_json(), str(result)))
         return result
-
-    def _slower(
-        self, times: Sequence[RuntimeTimes], index: int, networks: Sequence[nn.Module], timer: NetworkTimer
-    ) -> tuple[str, ...]:
-        """A sentence for every runtime on which the chosen network is slower than the dense one."""
-        round_to = self.recipe.prune.round_to
-        found = (why_slower(each, index, networks[0], networks[index], timer, round_to) for each in times)
-        return tuple(text for text in found if text)
 
     def _network_timer(self) -> NetworkTimer:
         setup = setup_for(self.recipe, self.processes.device.type)
