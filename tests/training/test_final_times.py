@@ -18,6 +18,8 @@ from gator.cost.timing import timed
 from gator.errors import MissingExtraError
 from gator.graph.inputs import describe
 from gator.training.final_times import times_on_all, why_slower
+from gator.training.finish import _missed
+from gator.training.report import Figures, Outcome
 
 sys.path.insert(0, str(Path(__file__).parent.parent / "cost" / "latency"))
 
@@ -79,3 +81,14 @@ def test_the_table_of_a_run_has_every_runtime(tmp_path) -> None:
     assert result.before.other_runtimes_ms.keys() == {"onnxruntime"}
     rows = [line.split() for line in str(result).splitlines()]
     assert ["onnxruntime", f"{result.before.other_runtimes_ms['onnxruntime']:.2f}"] in [row[:2] for row in rows]
+
+
+@pytest.mark.parametrize(("ms", "is_missed"), [(4.0, False), (4.1, False), (5.9, True)])
+def test_a_latency_budget_that_the_finished_network_misses_is_named(ms: float, is_missed: bool) -> None:
+    """It was measured at 0.4 of 10 ms when it was chosen."""
+    dense, small = (Figures(90.0, 1, 2, 1, 4, latency_ms=each) for each in (10.0, ms))
+    found = _missed(dense, Outcome("target 0.4", "round-1.safetensors", small, 80.0, 90.0, share=0.4))
+    assert bool(found) is is_missed
+    if is_missed:
+        assert found.startswith("target 0.4 is missed: the network was measured at 0.400 of the dense network's time when it")
+        assert "takes 0.590 now" in found

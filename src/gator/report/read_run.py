@@ -38,7 +38,7 @@ def read_run(path: Path) -> RunContent:
             seconds=result["seconds"] if result is not None else None,
             timed_under=result["timed_under"] if result is not None else "",
             why=result["why"] if result is not None else "",
-            slower=tuple(result["slower"]) if result is not None else (),
+            slower=(*filter(None, [result.get("missed", "")]), *result["slower"]) if result is not None else (),
         )
     except (KeyError, TypeError, ValueError, OSError, FileError) as error:
         what = f"{error} is missing" if isinstance(error, KeyError) else str(error)

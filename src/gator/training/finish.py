@@ -15,6 +15,8 @@ from gator.training.networks import Networks
 from gator.training.report import Figures, Outcome, Result, with_latencies
 from gator.training.rounds import chosen_round
 
+_LONGER = 1.06  # than when it was chosen: two measurements differ by less
+
 
 def result_of(
     folder: RunFolder, networks: Networks, before: Figures, outcomes: Sequence[Outcome], timer: NetworkTimer, *,
@@ -29,7 +31,31 @@ def result_of(
     prune = networks.recipe.prune
     chosen, why = chosen_round(prune, rounds, dense.accuracy)
     slower = on_rank_zero(lambda: _slower(times, chosen + 1, loaded, timer, prune.round_to))
-    return Result(str(folder.path), tested_on, round(seconds, 1), dense, rounds, timer.conditions, chosen, why, slower)
+    missed = "" if prune.cost != "latency" or timer.is_trial else _missed(dense, rounds[chosen])
+    return Result(
+        str(folder.path),
+        tested_on,
+        round(seconds, 1),
+        dense,
+        rounds,
+        timer.conditions,
+        chosen,
+        why,
+        missed=missed,
+        slower=slower,
+    )
+
+
+def _missed(dense: Figures, outcome: Outcome) -> str:
+    """A sentence if the finished network takes longer than it was measured to take when it was chosen; empty if not."""
+    found = outcome.figures.latency_ms / dense.latency_ms
+    if found <= _LONGER * outcome.share:
+        return ""
+    return (
+        f"{outcome.name} is missed: the network was measured at {outcome.share:.3f} of the dense network's time when it was "
+        f"chosen, and takes {found:.3f} now. The machine was probably busy then.\n"
+        "  Prune again while nothing else runs; `gator latency check` shows whether the table is good."
+    )
 
 
 def _slower(

@@ -74,6 +74,7 @@ class Result:
     timed_under: str  # the conditions of the latencies: runtime, device, threads, batch
     chosen: int  # the round whose network is the result: the last, or with max_drop the smallest network within it
     why: str = ""  # with max_drop, why that one, and how much accuracy it loses
+    missed: str = ""  # of a latency budget that was met during the run, but not by the finished network
     slower: tuple[str, ...] = ()  # a sentence for every runtime on which a pruned network is slower than the dense one
 
     def as_json(self) -> dict[str, Any]:
@@ -86,7 +87,7 @@ class Result:
 
     def __str__(self) -> str:
         tables = (_table(self.before, outcome) for outcome in self.rounds)
-        return "\n\n".join([*tables, *([self.why] if self.why else []), *self.slower, f"latency: {self.timed_under}"])
+        return "\n\n".join([*tables, *filter(None, (self.why, self.missed)), *self.slower, f"latency: {self.timed_under}"])
 
     @property
     def network(self) -> Path:

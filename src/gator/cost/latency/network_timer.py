@@ -19,7 +19,7 @@ from gator.rank_zero import on_rank_zero
 
 TOGETHER = 3  # networks that are interleaved with the unpruned one: beside 30 others PyTorch took up to 60 % longer
 _ACCURATE_MS, _ACCURATE_ROUNDS = 10_000.0, 200  # of timing at most on a finished network: it decides whether a budget is met
-_TRIAL = 5  # with fewer rounds someone only tries whether all works
+_TRIAL = 5  # rounds
 
 
 @dataclass(frozen=True)
@@ -40,6 +40,11 @@ class NetworkTimer:
         """The shapes of one example."""
         return ", ".join("x".join(map(str, leaf.shape[1:])) for leaf in self.inputs.leaves if isinstance(leaf, TensorSpec))
 
+    @property
+    def is_trial(self) -> bool:
+        """Whether so few rounds are run that times say little: someone only tries whether all works."""
+        return self.rounds < _TRIAL
+
     def prepare(self, network: nn.Module) -> Run:
         """A function that runs the network once."""
         with self.setup.on():
@@ -52,7 +57,7 @@ class NetworkTimer:
 
     def accurate_times(self, runs: Sequence[Run]) -> tuple[Timing, ...]:
         """The same with many rounds, repeated if other processes were busy; fewer than 5 rounds are left as they are."""
-        if self.rounds < _TRIAL:
+        if self.is_trial:
             return self.times(runs)
         with self.setup.on():
             rounds = rounds_worth(runs, _ACCURATE_MS, least=self.rounds, most=_ACCURATE_ROUNDS)
