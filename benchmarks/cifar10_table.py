@@ -137,6 +137,17 @@ def plot() -> None:
         dense = [(1.0, found[0]["dense_accuracy"])] if shown else []
         _line(axes[0], method, dense + [(row.share("macs"), row.mean("accuracy")) for row in shown])
         _line(axes[1], method, dense + [(row.latency, row.mean("accuracy")) for row in shown if row.latency])
+    for row in rows():
+        if (row["network"], row["cost"], row["epochs"]) == ("resnet20", "latency", epochs) and row.latency:
+            style = {
+                "color": COLORS["gator"][0],
+                "marker": "*",
+                "markersize": 13,
+                "linestyle": "",
+                "label": "Gator, for latency",
+            }
+            axes[0].plot(row.share("macs"), row.mean("accuracy"), **style)
+            axes[1].plot(row.latency, row.mean("accuracy"), **style)
     axes[0].set(xlabel="MACs, as a share of the dense network's", ylabel="test accuracy %")
     axes[1].set(xlabel="latency on ONNX Runtime, one thread, one image")
     axes[0].set_title(f"ResNet-20, {epochs} epochs in all")
