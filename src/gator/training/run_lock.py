@@ -17,13 +17,13 @@ class RunLock:
     """The lock of a run folder. The system releases it when the process ends, however it ends."""
 
     def __init__(self) -> None:
-        self._held: dict[Path, Any] = {}
+        self._lock: Any = None  # while it is held
 
     def acquire(self, folder: Path) -> None:
-        """Hold the lock from here on. Raises a RunError if another run holds it."""
+        """Hold the lock of the folder from here on, if it is not held yet. Raises a RunError if another run holds it."""
         from filelock import FileLock, Timeout  # a dependency of torch
 
-        if folder in self._held:
+        if self._lock is not None:
             return
         lock = FileLock(folder / LOCK)
         try:
@@ -32,9 +32,9 @@ class RunLock:
             raise RunError(f"a run is already active in {folder}; wait until it is finished, or stop it first") from None
         except (OSError, NotImplementedError) as error:
             log.warning("%s cannot be locked (%s): do not start a second run in it", folder, error)
-        self._held[folder] = lock
+        self._lock = lock
 
     def release(self) -> None:
-        for lock in self._held.values():
-            lock.release()
-        self._held.clear()
+        if self._lock is not None:
+            self._lock.release()
+            self._lock = None
