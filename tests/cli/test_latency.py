@@ -36,7 +36,7 @@ def make():
 @pytest.fixture
 def typed(monkeypatch, tmp_path):
     monkeypatch.setitem(by_name.RUNTIMES, "fake", FAKE)
-    monkeypatch.setattr(timed, "__kwdefaults__", {**timed.__kwdefaults__, "clock": CLOCK})
+    monkeypatch.setattr(timed, "__kwdefaults__", timed.__kwdefaults__ | {"clock": CLOCK, "switches": CLOCK.switches})
     monkeypatch.setenv("GATOR_CACHE", str(tmp_path / "cache"))
     (tmp_path / "net.py").write_text(FACTORY)
 

@@ -11,7 +11,7 @@ from torch.utils.flop_counter import FlopCounterMode
 import gator
 from gator import zoo
 from gator.cost.measure import layer_costs
-from gator.cost.timing import timed
+from gator.cost.timing import involuntary_switches, timed
 
 
 def test_by_hand() -> None:
@@ -79,8 +79,37 @@ def test_nobody_always_follows_what_empties_the_caches() -> None:
         nonlocal now, cold
         now, cold = now + (4.0 if cold else 1.0), False
 
-    _, *others = timed([large, *[small] * 8], rounds=40, warmup=0, clock=lambda: now)
+    _, *others = timed([large, *[small] * 8], rounds=40, warmup=0, clock=lambda: now, switches=lambda: 0)
     assert [other.median_ms for other in others] == [other.mean_ms for other in others] == [pytest.approx(1000.0)] * 8
+
+
+class LoadedMachine:
+    """Every 8 ms of work another process gets the processor for 4 ms, as on two cores with three busy processes."""
+
+    now = 0.0
+    preempted = 0
+    worked = 0.0
+
+    def work(self, ms: float) -> None:
+        self.worked += ms
+        waits, self.worked = divmod(self.worked, 8.0)
+        self.preempted += int(waits)
+        self.now += (ms + 4.0 * waits) / 1e3
+
+
+@pytest.mark.parametrize(("large", "small"), [(2.4, 1.4), (0.9, 0.3), (5.0, 0.5), (12.0, 5.0), (60.0, 9.0)])
+def test_a_loaded_machine_compares_networks_as_an_idle_one_does(large: float, small: float) -> None:
+    """A wait of 4 ms is far off for the small network and is not for the large one."""
+    machine = LoadedMachine()
+    runs = [lambda: machine.work(large), lambda: machine.work(small), lambda: machine.work(1.23)]
+    found = timed(runs, rounds=200, warmup=0, clock=lambda: machine.now, switches=lambda: machine.preempted)
+    assert found[1].mean_ms / found[0].mean_ms == pytest.approx(small / large, rel=0.06)
+
+
+def test_preemption_is_counted_where_the_system_tells() -> None:
+    before = involuntary_switches()
+    assert isinstance(before, int)
+    assert involuntary_switches() >= before
 
 
 def test_prediction_equals_count_after_a_cut() -> None:

@@ -46,7 +46,7 @@ class NotInstalled(Fake):
 def _fakes(monkeypatch) -> None:
     for name, runtime in (("eager", Fake()), ("onnxruntime", DislikesOddWidths()), ("openvino", NotInstalled())):
         monkeypatch.setitem(by_name.RUNTIMES, name, runtime)
-    monkeypatch.setattr(timed, "__kwdefaults__", {**timed.__kwdefaults__, "clock": CLOCK})
+    monkeypatch.setattr(timed, "__kwdefaults__", timed.__kwdefaults__ | {"clock": CLOCK, "switches": CLOCK.switches})
 
 
 def networks() -> tuple[list[nn.Module], NetworkTimer]:

@@ -17,7 +17,7 @@ def fake(monkeypatch, tmp_path) -> Fake:
     """The runtime "fake" and its clock, with a cache folder of its own."""
     made = Fake()
     monkeypatch.setitem(by_name.RUNTIMES, "fake", made)
-    monkeypatch.setattr(timed, "__kwdefaults__", {**timed.__kwdefaults__, "clock": CLOCK})
+    monkeypatch.setattr(timed, "__kwdefaults__", timed.__kwdefaults__ | {"clock": CLOCK, "switches": CLOCK.switches})
     monkeypatch.setattr(timing, "_busy_seconds", lambda: None)  # however busy this machine is
     monkeypatch.setenv("GATOR_CACHE", str(tmp_path / "cache"))
     return made

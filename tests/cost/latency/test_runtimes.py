@@ -192,7 +192,7 @@ def test_outliers_are_counted() -> None:
     def run() -> None:
         CLOCK.now += next(late) / 1e3
 
-    (found,) = timed([run], rounds=20, warmup=0, clock=CLOCK)
+    (found,) = timed([run], rounds=20, warmup=0, clock=CLOCK, switches=CLOCK.switches)
     assert found.median_ms == pytest.approx(1.0)
     assert found.outliers == 1
     assert found.mean_ms == pytest.approx(1.0)
@@ -207,7 +207,7 @@ def test_slow_moments_count() -> None:
         def run(times=times) -> None:
             CLOCK.now += next(times) / 1e3
 
-        (found,) = timed([run], rounds=20, warmup=0, clock=CLOCK)
+        (found,) = timed([run], rounds=20, warmup=0, clock=CLOCK, switches=CLOCK.switches)
         assert found.mean_ms == pytest.approx(1 + 0.5 * slow / 20)
 
 
