@@ -51,13 +51,13 @@ def _blocks(layers: LayerTimes) -> set[int]:
 
 
 def _filling(
-    total: Callable[[Widths], float], network: Steps, edge: int, step: int, block: int, layers: LayerTimes
+    total: Callable[[Widths], float], network: Widths, edge: int, step: int, block: int, layers: LayerTimes
 ) -> tuple[float, float]:
     """What it costs to go from multiples of `step` to the next multiples of `block`, and what as many average channels cost."""
     full = layers.full_widths[edge]
 
     def at(width: int) -> float:
-        widths = network.copy()
+        widths = np.array(network)
         widths[edge] = width
         return total(widths)
 
