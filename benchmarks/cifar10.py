@@ -71,7 +71,9 @@ def experiments() -> list[Experiment]:
         if epochs == 6:
             plan += [Experiment("resnet20", "gator", 0.6, each, cost="latency") for each in (3, 6)]
             plan += [Experiment("resnet56", method, 0.25, epochs) for method in three]
-            plan += [Experiment("resnet56", "gator", 0.4, 3, cost="latency")]  # leave the machine quiet
+            plan += [Experiment("resnet56", method, 0.5, epochs) for method in ("gator", "torch-pruning-l1")]
+            plan += [Experiment("resnet56", "gator", 0.4, 3, cost="latency")]
+            plan += [Experiment("resnet20", method, 0.25, 3, seed) for seed in (1, 2) for method in three]
             plan += [Experiment("resnet20", "gator", 0.5, 3, precision="no")]
     plan += [Experiment("resnet20", "gator", 0.5, 40), Experiment("resnet20", "l1", 0.5, 40)]
     plan += [Experiment("resnet56", "gator", 0.5, 60), Experiment("resnet56", "torch-pruning-l1", 0.5, 60)]
