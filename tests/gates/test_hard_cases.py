@@ -89,7 +89,7 @@ def test_what_a_limit_keeps_is_open_in_training_too():
     assert (pruner.gates.widths() == 4).all()
     assert torch.equal(model.train()(x), model.train()(x))  # nothing is drawn any more
     assert gap(model.train()(x), pruner.cut().train()(x)) <= 1e-8
-    assert pruner.gates.draw(5)[0].detach().sum(1).tolist() == [4.0 * len(pruner.graph.edges)] * 5
+    assert pruner.gates.draw(5).detach().sum(1).tolist() == [4.0 * len(pruner.graph.edges)] * 5
 
 
 def test_round_to_holds_while_closing():

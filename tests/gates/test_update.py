@@ -37,7 +37,7 @@ def test_equation_9(per, cost, monkeypatch):
     # dL/dg at this draw, with the gates as leaves.
     drawn = ((before + noise) >= 0).double().requires_grad_()
     with monkeypatch.context() as patch:
-        patch.setattr(gates, "draw", lambda rows, examples: (drawn, drawn))
+        patch.setattr(gates, "draw", lambda rows: drawn)
         functional.cross_entropy(model(x), y).backward()
     soft = torch.sigmoid(before + noise)
     slope = soft * (1 - soft)

@@ -38,16 +38,15 @@ from gator.surgery.slice import canonical_names
 
 
 class GatedForward(ReplacedForward):
-    """How a model runs with gates. `last` holds the gates that the latest forward with gradients has drawn."""
+    """How a model runs with gates. `last` holds the gates of the latest forward with gradients."""
 
     def __init__(
-        self, model: nn.Module, graph: Hypergraph, per: Per, gated: frozenset[int], temperature: float, *, second_order: bool
+        self, model: nn.Module, graph: Hypergraph, per: Per, gated: frozenset[int], temperature: float, *, drawn: bool
     ) -> None:
         self.model = model
-        self._second_order = second_order  # whether gates learn from second derivatives too
         self.graph = graph
         self.per, self.gated = per, gated
-        self.noisy = True  # False: training goes on without drawing gates, with the closed channels removed
+        self.learning = True  # False: training goes on without gates, with the closed channels removed
         self.last: Tensor | None = None
         reference = next((p for p in model.parameters() if p.dtype.is_floating_point), None)
         if reference is None:
@@ -59,6 +58,7 @@ class GatedForward(ReplacedForward):
             dtype=torch.float64 if reference.dtype == torch.float64 else torch.float32,
             shared=drawn_together(self._sites, graph),
             temperature=temperature,
+            drawn=drawn,
         )
         self.before = model.__dict__.get("forward")
         self.original: Any = model.forward
@@ -139,8 +139,8 @@ class GatedForward(ReplacedForward):
 
     @property
     def _draws(self) -> bool:
-        """Whether a forward draws gates now."""
-        return self.model.training and self.noisy
+        """Whether a forward goes through gates now."""
+        return self.model.training and self.learning
 
     def _readers_now(self) -> dict[str, ModuleReaders] | None:
         if self._draws:
@@ -189,10 +189,10 @@ class GatedForward(ReplacedForward):
                 'the batch size cannot be told from the arguments of this forward\n  Pass per="batch" (one draw per forward).'
             )
         rows = (examples or 1) if self.per == "example" else 1
-        drawn, used = self.gates.draw(rows, examples if self._second_order else None)
+        gates = self.gates.draw(rows) if self.gates.drawn else self.gates.open(rows, examples or 1)
         if torch.is_grad_enabled():
-            self.last = drawn
-        self._draw = Draw(used, self._widths)
+            self.last = gates
+        self._draw = Draw(gates, self._widths)
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         """The recording of the network, with gates in train mode."""

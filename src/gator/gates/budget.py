@@ -99,14 +99,6 @@ class Budget:
             self.prices = self.prices.recalibrated(self.graph.widths_of(living), self.measured(living))
         return project(self.graph, self.prices, self.limits, living, scores, allowed, at_end=self.schedule.target)
 
-    def closing_next(self, living: Alive, scores: Scores, step: int) -> Alive:
-        """The living channels that the schedule will close within its next tenth, if their scores stay as they are."""
-        assert self.schedule is not None
-        allowed = self.schedule.allowed(step + self.schedule.steps // 10)
-        after = project(self.graph, self.prices, self.limits, living, scores, allowed, at_end=self.schedule.target)
-        closing: Alive = living & ~after
-        return closing
-
     def check_reachable(self, living: Alive, scores: Scores) -> None:
         """Raise BudgetError now if no choice of channels can meet the target, by estimate or by measurement."""
         if self.target is None:

@@ -7,7 +7,6 @@ from dataclasses import dataclass
 
 START = 0.1  # share of the steps before anything has to close: the gates know nothing yet
 END = 0.75  # share of the steps after which the target is reached: the rest trains the network as it will be cut
-ALPHA = 1.0  # the weight of the cost in the loss meanwhile; with 4 as much is learned, with 32 the noise of the gates hurts
 _POWER = 2  # most closes early, while the learning rate is high; the last channels, which matter most, close slowly
 
 

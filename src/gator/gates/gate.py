@@ -1,14 +1,14 @@
-"""The gates of a network: one logit per channel, drawn once per forward for all readers of the channel (section 3.1).
+"""The gates of a network: one per channel, the same for all readers of the channel (section 3.1).
 
-A channel passes where logit + logistic noise is not negative, so its probability to pass is the sigmoid of its logit.
-In backward the step function is replaced by a sigmoid of that sum. With an alpha, a channel whose probability is below 0.5 is
-closed permanently; on the way to a target the schedule closes those with the lowest logits.
+With an alpha, as in the paper, a gate has a logit and is drawn once per forward: a channel passes where logit + logistic noise
+is not negative, so its probability to pass is the sigmoid of its logit. In backward the step function is replaced by a sigmoid
+of that sum. A channel whose probability is below 0.5 is closed permanently.
 
-The value of a channel is the loss without it minus the loss with it. The gradient of its gate is the first-order term of that,
-and in a trained network, which is near a minimum, mostly noise. The next term of the Taylor series is half the second
-derivative. The squared gradient of one example estimates it (the Fisher information) at no extra cost; with one draw for a
-batch, the squared gradient of the batch times its size. It is used on the way to a target; with an alpha the gates learn as in
-the paper.
+On the way to a target nothing is drawn: a channel is open until the schedule closes it, and its gate only finds out its worth,
+which is the loss without the channel minus the loss with it. The gradient of the gate is the first-order term of that, and in a
+trained network, which is near a minimum, mostly noise. The next term of the Taylor series is half the second derivative. The
+squared gradient of one example estimates it (the Fisher information) at no extra cost; with one row of gates for a batch, the
+squared gradient of the batch times its size. Noise would hurt: the network would have to recover from it as well (NOTES.md).
 """
 
 from __future__ import annotations
@@ -36,30 +36,30 @@ def drawn_gates(logits: Tensor, noise: Tensor, alive: Tensor, held: Tensor, temp
 
 
 class _WithCurvature(torch.autograd.Function):
-    """Passes the drawn gates on. In backward the sum of the second-order terms becomes the gradient of `curvature`."""
+    """Passes open gates on. In backward the squared gradients of the examples become the gradient of `curvature`."""
 
     @staticmethod
-    def forward(ctx: Any, drawn: Tensor, curvature: Tensor, slope: Tensor, examples: int) -> Tensor:  # noqa: ARG004
-        ctx.save_for_backward(drawn, slope)
+    def forward(ctx: Any, gates: Tensor, curvature: Tensor, examples: int) -> Tensor:  # noqa: ARG004
         ctx.examples = examples
-        return drawn.view_as(drawn)
+        return gates.view_as(gates)
 
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, grad: Tensor) -> Any:
-        drawn, slope = ctx.saved_tensors
-        # grad is of the mean over the examples. Seen from an open gate the loss without the channel is L - g + h / 2, seen
-        # from a closed one the loss with it is L + g + h / 2.
-        second = (0.5 - drawn) * slope * grad.square() * ctx.examples
-        return grad, second.sum(0), None, None
+        # The loss is a mean over the examples, so what one example gives is a share of the gradient of its own loss.
+        return grad, grad.square().sum(0) * ctx.examples, None
 
 
 class Gates:
-    """Logits and closed channels of all gated edges, as flat tensors in the order of the graph's edges."""
+    """The gates of all edges, as flat tensors in the order of the graph's edges.
+
+    With `drawn` they have logits and noise; without, all living channels are open, and `worth` holds what they are worth.
+    """
 
     def __init__(
-        self, graph: Hypergraph, *, device: torch.device, dtype: torch.dtype, shared: frozenset[int], temperature: float = 1.0
-    ) -> None:
+        self, graph: Hypergraph, *, device: torch.device, dtype: torch.dtype, shared: frozenset[int], temperature: float = 1.0,
+        drawn: bool = True,
+    ) -> None:  # fmt: skip
         self.starts = graph.starts
         self.edge_of: NDArray[np.int64] = np.repeat(np.arange(len(graph.edges)), np.diff(graph.starts))
         first = math.log(PASS_AT_FIRST / (1 - PASS_AT_FIRST))
@@ -68,10 +68,10 @@ class Gates:
         # Open whatever their logits say: channels that would close if a limit did not keep them open.
         self.held = torch.zeros_like(self.alive)
         self.momentum = torch.zeros_like(self.logits, requires_grad=False)
-        self.curvature = torch.zeros_like(
-            self.logits, requires_grad=True
-        )  # always zero; its gradient has the second-order terms
-        self.temperature = temperature
+        self.worth = torch.zeros_like(self.momentum)
+        # Always zero; its gradient has the squared gradients of the gates.
+        self.curvature = torch.zeros_like(self.logits, requires_grad=True)
+        self.temperature, self.drawn = temperature, drawn
         # Edges with a reader that has no batch axis (a weight, for example) have one draw for the whole batch.
         self._shared = torch.from_numpy(np.isin(self.edge_of, sorted(shared))).to(device)
         self._any_shared = bool(self._shared.any())
@@ -82,6 +82,8 @@ class Gates:
     @property
     def probabilities(self) -> Tensor:
         """How likely each channel is to pass; 0 for closed ones."""
+        if not self.drawn:
+            return self.alive.to(self.logits.dtype)
         return torch.where(self.held, 1.0, torch.sigmoid(self.logits.detach())) * self.alive
 
     def living(self) -> NDArray[np.bool_]:
@@ -101,18 +103,18 @@ class Gates:
         uniform = uniform.clamp(min=torch.finfo(self.logits.dtype).tiny)
         return torch.log(uniform) - torch.log1p(-uniform)
 
-    def draw(self, rows: int, examples: int | None = None) -> tuple[Tensor, Tensor]:
-        """Zeros and ones, rows x channels: for the computational loss, and for the network.
-
-        Both are the same. With `examples`, the number that the loss is a mean over, the gradient of the second also fills that
-        of `curvature`.
-        """
+    def draw(self, rows: int) -> Tensor:
+        """Zeros and ones, rows x channels."""
         noise = self.noise(rows)
         if rows > 1 and self._any_shared:
             noise = torch.where(self._shared, noise[:1], noise)
-        drawn = drawn_gates(self.logits, noise, self.alive, self.held, self.temperature)
-        if examples is None:
-            return drawn, drawn
-        soft = torch.sigmoid((self.logits.detach() + noise) / self.temperature) * (self.alive & ~self.held)
-        slope = soft * (1 - soft) / self.temperature
-        return drawn, _WithCurvature.apply(drawn, self.curvature, slope, examples)  # type: ignore[no-untyped-call]
+        return drawn_gates(self.logits, noise, self.alive, self.held, self.temperature)
+
+    def open(self, rows: int, examples: int) -> Tensor:
+        """Ones for the living channels, rows x channels.
+
+        Their gradient becomes that of the logits, and the squared gradients of the `examples` that of `curvature`.
+        """
+        gates = self.alive.to(self.logits.dtype) + (self.logits - self.logits.detach()) * self.alive
+        opened: Tensor = _WithCurvature.apply(gates.expand(rows, -1), self.curvature, examples)  # type: ignore[no-untyped-call]
+        return opened

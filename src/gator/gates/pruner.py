@@ -23,7 +23,7 @@ from gator.errors import GatorError
 from gator.gates.attach import GatedForward, attach, detach, gates_off, is_attached
 from gator.gates.averages import averaged_network
 from gator.gates.budget import Budget
-from gator.gates.budget_schedule import ALPHA, Schedule
+from gator.gates.budget_schedule import Schedule
 from gator.gates.channel_origin import origin_of, traced_again
 from gator.gates.gate import Gates
 from gator.gates.limits import Limits, MinWidth, RoundTo
@@ -33,7 +33,7 @@ from gator.gates.pruner_state import check_saved, load_state_, state_of
 from gator.gates.settings import GateSettings, Per, check_goal, check_model
 from gator.gates.sharded import check_unsharded, is_sharded
 from gator.gates.summary import live_view, summary_table
-from gator.gates.update import loss_scale, mean_gradient_, scale_term, update_
+from gator.gates.update import learn_worth_, loss_scale, mean_gradient_, scale_term, update_
 from gator.graph.hypergraph import Hypergraph, SavedGraph
 from gator.graph.program import Call
 from gator.graph.trace import named_tensors, retraced, trace
@@ -50,7 +50,8 @@ class Pruner:
     Add `pruner.loss()` to the loss, and call `pruner.step(lr=...)` after the optimizer's step.
 
     Args:
-        model: the network; while the pruner is attached, its forward draws gates in train mode.
+        model: the network; while the pruner is attached, it is read through gates in train mode. With an alpha they are drawn
+            at random, with a target they are open until they are closed for good.
         example_inputs: a tensor, a tuple of positional or a dict of keyword arguments. Absolute targets such as "300 MMACs"
             count one forward pass of these.
         cost: "flops", "memory", "latency", or a cost object.
@@ -58,9 +59,9 @@ class Pruner:
         target: what may be left of the cost after `steps` steps: a share (0.5, "50%") or a figure ("300 MMACs", "4 MB").
         steps: the number of steps with gates. Channels close on a schedule; the target is reached after 0.75 of them (never
             above it, less than one step of `round_to` channels below it), and the rest trains the network as it will be cut.
-        per: "example" draws gates for every example (the paper), "batch" once per forward.
-        gamma: the learning rate of the gates, as a multiple of `lr` in `step` (eq. 8).
-        momentum, weight_decay, temperature: of the gates; the user's optimizer never sees them.
+        per: "example" has gates for every example (the paper), "batch" one set of gates per forward.
+        gamma: with alpha, the learning rate of the gates, as a multiple of `lr` in `step` (eq. 8).
+        momentum, weight_decay, temperature: with alpha, of the gates; the user's optimizer never sees them.
         min_width: the least width, of all edges or by name.
         round_to: widths are multiples of this. "auto": of the step that a latency table shows for the edge, else of 8 for
             edges of 64 channels or more, of 4 from 32 on and for grouped convolutions, so that no kernel becomes slower.
@@ -111,6 +112,8 @@ class Pruner:
     ) -> None:
         check_goal(alpha, target, steps)
         self.settings = GateSettings(per, gamma, momentum, weight_decay, temperature)
+        if target is not None:
+            self.settings.check_for_target()
         check_model(model)
         if (graph is None) == (example_inputs is None):
             raise GatorError("pass example_inputs, or graph=gator.trace(...): one of them, not both")
@@ -133,17 +136,17 @@ class Pruner:
         whole = prices.total([edge.width for edge in self.graph.edges])
         goal = None if target is None else parse_target(target, whole, self.unit)
         self.steps_taken = self.steps_skipped = 0
-        self._alpha = ALPHA if alpha is None else float(alpha)
+        self._alpha = 0.0 if alpha is None else float(alpha)
         self._view: Any = None
-        self._forward = self._gated_forward(limits, second_order=target is not None)
+        self._forward = self._gated_forward(limits, drawn=target is None)
         self._scale = loss_scale(self.gates)
         self._use(Budget(self.graph, prices, limits, self._measurable, whole=whole, target=goal, steps=steps))
         if state is not None:
             self.load_state_dict(state)
         else:
-            self.budget.check_reachable(self.gates.living(), self._scores())
+            self.budget.check_reachable(self.gates.living(), self.scores())
             if goal is not None and whole <= goal:
-                self._forward.noisy = False  # there is nothing to do
+                self._forward.learning = False  # there is nothing to do
         attach(self._forward)
 
     @property
@@ -171,17 +174,17 @@ class Pruner:
     @property
     def finished(self) -> bool:
         """True once the target is reached: no channel is closed or drawn any more."""
-        return not self._forward.noisy
+        return not self._forward.learning
 
     @property
     def alpha(self) -> float:
-        """The weight of the cost in the loss: what was given; with a target a constant, or 0 while the cost need not pull."""
-        return 0.0 if self.finished else self._alpha
+        """The weight of the cost in the loss; 0 with a target, where the schedule says how much has to close."""
+        return self._alpha
 
     @alpha.setter
     def alpha(self, value: float) -> None:
         if self.target is not None:
-            raise GatorError("alpha cannot be set: this pruner has a target, for which alpha is chosen")
+            raise GatorError("alpha cannot be set: this pruner has a target, and a schedule instead of an alpha")
         check_goal(value, None, None)
         self._alpha = float(value)
 
@@ -195,17 +198,20 @@ class Pruner:
         """The edges that have no gates, by name."""
         return tuple(self.graph.edges[index].name for index in self.budget.limits.kept)
 
-    def _gated_forward(self, limits: Limits, *, second_order: bool) -> GatedForward:
+    def _gated_forward(self, limits: Limits, *, drawn: bool) -> GatedForward:
         gated = frozenset(range(len(self.graph.edges))) - frozenset(limits.kept)
         settings = self.settings
-        return GatedForward(self.model, self.graph, settings.per, gated, settings.temperature, second_order=second_order)
+        return GatedForward(self.model, self.graph, settings.per, gated, settings.temperature, drawn=drawn)
 
     def _use(self, budget: Budget, loss_at_start: float | None = None) -> None:
         self.budget = budget
         self._loss = ComputationalLoss(budget, self.gates, self._forward.gated, loss_at_start)
 
     def loss(self) -> Tensor:
-        """alpha times the computational loss (eq. 3), for the gates of the latest forward in train mode."""
+        """alpha times the computational loss (eq. 3), for the gates of the latest forward in train mode.
+
+        With a target it is zero, but `step` needs it in the loss all the same: it tells how the loss was scaled.
+        """
         self._check_attached("loss()")
         if self.finished:
             return self._scale.detach().sum()
@@ -214,18 +220,19 @@ class Pruner:
             raise GatorError(
                 "pruner.loss() needs a forward in train mode first: call model.train() and model(x), then pruner.loss()"
             )
-        return self.alpha * self._loss(drawn) + scale_term(self._scale)
+        cost = self.alpha * self._loss(drawn) if self.gates.drawn else 0.0
+        return cost + scale_term(self._scale)
 
     def computational_loss(self) -> float:
         """What is open on average, as a share of the cost at the start; 1 when all gates are open for good."""
         return float(self._loss(self.gates.probabilities[None]))
 
     def step(self, *, lr: float) -> None:
-        """Update the gates (eq. 8) and permanently close channels: those with a pass probability below 0.5; with a target, as
-        many as the schedule says, those with the lowest probability first.
+        """Update the gates and permanently close channels: those with a pass probability below 0.5 (eq. 8); with a target, as
+        many as the schedule says, those that are worth the least for their cost first.
 
         Args:
-            lr: the learning rate of this step of the optimizer.
+            lr: the learning rate of this step of the optimizer. It matters with an alpha only.
         """
         if not lr >= 0:
             raise GatorError(f"lr={lr!r}; expected the learning rate of this step, zero or more")
@@ -242,12 +249,14 @@ class Pruner:
         self.steps_taken += 1
         if gradient is None:
             self.steps_skipped += 1
-        else:
+        elif self.gates.drawn:
             settings = self.settings
             update_(
                 self.gates, gradient, self._loss.lambda_hat, rate=settings.gamma * lr, momentum=settings.momentum,
                 weight_decay=settings.weight_decay,
             )  # fmt: skip
+        else:
+            learn_worth_(self.gates, gradient)
         if self.budget.schedule is not None:
             self._follow(self.budget.schedule)
         elif gradient is not None:
@@ -264,43 +273,42 @@ class Pruner:
         if self.steps_taken >= schedule.last_step:
             self.project()
         elif schedule.acts_at(self.steps_taken):
-            scores = self._scores()
-            self._keep_only(self.budget.on_schedule(self.gates.living(), scores, self.steps_taken))
-            # The cost pulls only until the channels that close next are closed half of the time: the others must not follow.
-            closing = self.budget.closing_next(self.gates.living(), scores, self.steps_taken)
-            self._alpha = ALPHA if (scores[closing] > 0).any() else 0.0
+            self._keep_only(self.budget.on_schedule(self.gates.living(), self.scores(), self.steps_taken))
 
     def _close(self) -> None:
         """Permanently close channels with a pass probability below 0.5, as far as the budget allows."""
-        gates, logits = self.gates, self._scores()
-        alive = gates.living()
+        gates = self.gates
+        alive, logits = gates.living(), gates.logits.detach().cpu().double().numpy()
         if not (alive & (logits < 0) & ~gates.held.cpu().numpy()).any():
             return
         after = self.budget.open_channels(alive, logits, sorted(self._forward.gated))
         self._keep_only(after)
         gates.held = torch.from_numpy(after & (logits < 0)).to(gates.logits.device)
 
-    def _scores(self) -> Scores:
-        return self.gates.logits.detach().cpu().double().numpy()
+    def scores(self) -> Scores:
+        """What every channel is worth for its cost; channels that cost nothing stay."""
+        worth, price = (each.cpu().double().numpy() for each in (self.gates.worth, self._loss.lambda_hat))
+        return np.where(price > 0, worth / np.maximum(price, 1e-300), np.inf)
 
     def _keep_only(self, alive: NDArray[np.bool_]) -> None:
         changed = bool((alive != self.gates.living()).any())
         if changed:
             self.gates.alive = torch.from_numpy(alive.copy()).to(self.gates.logits.device)
             self.gates.momentum *= self.gates.alive
+            self.gates.worth *= self.gates.alive
         self._loss.refresh()
         if changed:
             self._forward.refresh()
 
     def project(self) -> None:
-        """Close the channels with the lowest logits until the target is reached exactly, and draw no more gates."""
+        """Close the channels that are worth the least for their cost until the target is reached exactly."""
         if self.finished:
             return
-        alive, measured = self.budget.projected(self.gates.living(), self._scores())
+        alive, measured = self.budget.projected(self.gates.living(), self.scores())
         self.budget.settle(alive, measured)
         self._keep_only(alive)
         self.gates.held = torch.zeros_like(self.gates.held)
-        self._forward.noisy = False
+        self._forward.learning = False
 
     @property
     def kept(self) -> dict[str, list[int]]:
@@ -325,7 +333,8 @@ class Pruner:
     def cut(self, *, keep_class: bool | None = None) -> nn.Module:
         """The smaller network; the one in training stays as it is, gates included.
 
-        Before the target is reached, this is the network that closing the lowest logits now would give; a warning says so.
+        Before the target is reached, this is the network that closing the least useful channels now would give; a warning says
+        so.
 
         Args:
             keep_class: as in `gator.cut`.
@@ -335,10 +344,10 @@ class Pruner:
         assert self.budget.schedule is not None
         warnings.warn(
             f"cut() after {self.steps_taken} of {self.budget.schedule.steps} steps: the target is not reached yet, so the "
-            "channels to remove are chosen by gates that are not fully trained",
+            "channels to remove are chosen by what little is known about them, and the network has not adapted",
             stacklevel=2,
         )
-        alive, _ = self.budget.projected(self.gates.living(), self._scores())
+        alive, _ = self.budget.projected(self.gates.living(), self.scores())
         return self._cut(self.graph.masks_of(alive), keep_class=keep_class)
 
     def _cut(self, kept: Mapping[str, Any], *, keep_class: bool | None) -> nn.Module:
@@ -390,11 +399,12 @@ class Pruner:
         old_edges = old.edge_of[origin.first[self.graph.starts[:-1]]]  # the old edge of every new one
         prices = self.cost.restored(self.model, self.graph, self.prices.state_for_cut(self.model, self.graph))
         budget = self.budget.of_cut(self.graph, prices, old_edges)
-        self._forward = self._gated_forward(budget.limits, second_order=budget.target is not None)
-        self._forward.noisy = forward.noisy
+        self._forward = self._gated_forward(budget.limits, drawn=budget.target is None)
+        self._forward.learning = forward.learning
         with torch.no_grad():
             self.gates.logits.copy_(origin.carried(old.logits.detach()))
             self.gates.momentum.copy_(origin.carried(old.momentum))
+            self.gates.worth.copy_(origin.carried(old.worth))
             self.gates.held = origin.carried(old.held.to(old.logits.dtype)) == 1
         self._use(budget, loss_at_start=self._loss.at_start)
 

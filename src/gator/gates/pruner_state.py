@@ -14,7 +14,7 @@ from gator.gates.attach import gates_off
 if TYPE_CHECKING:
     from gator.gates.pruner import Pruner
 
-FORMAT = 4
+FORMAT = 5
 
 
 def state_of(pruner: Pruner) -> dict[str, Any]:
@@ -29,6 +29,7 @@ def state_of(pruner: Pruner) -> dict[str, Any]:
         "alive": gates.alive.clone(),
         "held": gates.held.clone(),
         "momentum": gates.momentum.clone(),
+        "worth": gates.worth.clone(),
         "keep": list(pruner.keep),
         "budget": pruner.budget.state(),
         "loss_at_start": pruner._loss.at_start,
@@ -40,8 +41,8 @@ def state_of(pruner: Pruner) -> dict[str, Any]:
 
 
 _KEYS = (
-    "format", "unit", "fixed", "edges", "logits", "alive", "held", "momentum", "keep", "budget", "loss_at_start", "alpha",
-    "finished", "steps_taken", "steps_skipped",
+    "format", "unit", "fixed", "edges", "logits", "alive", "held", "momentum", "worth", "keep", "budget", "loss_at_start",
+    "alpha", "finished", "steps_taken", "steps_skipped",
 )  # fmt: skip
 _BUDGET_KEYS = ("whole", "target", "steps", "least", "multiples", "corrections", "pricing_state")
 
@@ -74,11 +75,12 @@ def load_state_(pruner: Pruner, state: Mapping[str, Any]) -> None:
     with torch.no_grad():
         gates.logits.copy_(state["logits"])
         gates.momentum.copy_(state["momentum"])
+        gates.worth.copy_(state["worth"])
     gates.alive = state["alive"].to(device).clone()
     gates.held = state["held"].to(device).clone()
     pruner._alpha = state["alpha"]
     pruner.steps_taken, pruner.steps_skipped = state["steps_taken"], state["steps_skipped"]
-    pruner._forward.noisy = not state["finished"]
+    pruner._forward.learning = not state["finished"]
     pruner._use(budget, loss_at_start=state["loss_at_start"])
     pruner._forward.refresh()
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from typing import Literal, get_args
 
 from torch import nn
@@ -16,7 +16,7 @@ Per = Literal["example", "batch"]
 
 @dataclass(frozen=True)
 class GateSettings:
-    """How gates are drawn and updated."""
+    """How gates are drawn and updated; all but `per` for an alpha only."""
 
     per: Per = "example"
     gamma: float = 0.2
@@ -34,6 +34,16 @@ class GateSettings:
             raise GatorError(f"momentum={self.momentum!r}; expected 0 or more and less than 1")
         if not self.weight_decay >= 0:
             raise GatorError(f"weight_decay={self.weight_decay!r}; expected zero or more")
+
+    def check_for_target(self) -> None:
+        """Raise if something is set that has no effect on the way to a target."""
+        for each in fields(self):
+            found = getattr(self, each.name)
+            if each.name != "per" and found != each.default:
+                raise GatorError(
+                    f"{each.name}={found!r} has no effect with target=: a schedule says how much closes\n"
+                    f"  Leave {each.name} out, or pass alpha= to train gates as in the paper."
+                )
 
 
 def check_goal(alpha: float | None, target: float | str | None, steps: int | None) -> None:

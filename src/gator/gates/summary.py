@@ -11,40 +11,53 @@ import numpy as np
 
 from gator.cost.target import shown
 from gator.extras import optional_import
+from gator.gates.project import Alive, Scores
 
 if TYPE_CHECKING:
     from gator.gates.pruner import Pruner
 
 Row = tuple[str, str, str, str]
-_HEAD: Row = ("edge", "living", "mean pass", "share of cost")
+
+
+def head_of(pruner: Pruner) -> Row:
+    """With a target: what an average channel of the edge is worth for its cost, as a multiple of the network's average."""
+    return ("edge", "living", "mean pass" if pruner.gates.drawn else "worth", "share of cost")
 
 
 def rows_of(pruner: Pruner) -> list[Row]:
-    """One row per edge: name, living and all channels, mean pass probability of the living ones, share of the cost."""
+    """One row per edge: name, living and all channels, mean pass probability or worth of the living ones, share of the cost."""
     gates = pruner.gates
     widths = gates.widths()
-    probabilities = gates.probabilities.cpu().double().numpy()
     alive = gates.living()
+    value = gates.probabilities.cpu().double().numpy() if gates.drawn else _relative(pruner.scores(), alive)
     prices = pruner.prices.per_channel(widths) * widths
     total = max(float(prices.sum()), 1e-300)
     rows = []
     for index, edge in enumerate(pruner.graph.edges):
         part = gates.of_edge(index)
-        mean = f"{float(np.mean(probabilities[part][alive[part]])):.3f}" if alive[part].any() else "-"
+        mean = f"{float(np.mean(value[part][alive[part]])):.3f}" if alive[part].any() else "-"
         rows.append((edge.name, f"{widths[index]}/{edge.width}", mean, f"{prices[index] / total:.1%}"))
     return rows
 
 
+def _relative(scores: Scores, alive: Alive) -> Scores:
+    known = scores[alive & np.isfinite(scores)]
+    mean = float(np.mean(known)) if len(known) else 0.0
+    return scores / mean if mean > 0 else np.ones_like(scores)
+
+
 def last_line(pruner: Pruner) -> str:
     text = f"{shown(pruner.cost_left, pruner.unit)} of {shown(pruner.whole_cost, pruner.unit)} left"
-    text += f" ({pruner.cost_left / pruner.whole_cost:.1%}), alpha {pruner.alpha:.3g}, step {pruner.steps_taken}"
-    if pruner.target is not None:
+    text += f" ({pruner.cost_left / pruner.whole_cost:.1%}), step {pruner.steps_taken}"
+    if pruner.target is None:
+        text += f", alpha {pruner.alpha:.3g}"
+    else:
         text += f"; target {shown(pruner.target, pruner.unit)}" + (", reached" if pruner.finished else "")
     return text
 
 
 def summary_table(pruner: Pruner) -> str:
-    rows = [_HEAD, *rows_of(pruner)]
+    rows = [head_of(pruner), *rows_of(pruner)]
     widths = [max(len(row[i]) for row in rows) for i in range(4)]
     lines = [
         "  ".join([row[0].ljust(widths[0]), *(c.rjust(w) for c, w in zip(row[1:], widths[1:], strict=True))]) for row in rows
@@ -69,7 +82,7 @@ class _View:
 
     def _drawn(self) -> Any:
         table = self._table(caption=last_line(self._pruner))
-        for column in _HEAD:
+        for column in head_of(self._pruner):
             table.add_column(column, justify="left" if column == "edge" else "right")
         for row in rows_of(self._pruner):
             table.add_row(*row)

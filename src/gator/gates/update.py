@@ -1,4 +1,4 @@
-"""The update of the gates (eq. 8 and 9): the mean gradient of all micro-batches and processes, then a step with momentum."""
+"""The update of the gates, from the mean gradient of all micro-batches and processes: eq. 8 and 9, or the worth of channels."""
 
 from __future__ import annotations
 
@@ -11,6 +11,8 @@ from torch.autograd.function import once_differentiable
 
 from gator.errors import GatorError
 from gator.gates.gate import Gates
+
+_STEPS = 100  # that the worth of a channel is averaged over
 
 
 class _Scale(torch.autograd.Function):
@@ -38,7 +40,10 @@ def scale_term(scale: Tensor) -> Tensor:
 
 
 def mean_gradient_(gates: Gates, scale: Tensor) -> Tensor | None:
-    """The mean gradient of the logits over micro-batches and processes, taken off; None after an overflow of a scaler."""
+    """The mean gradient of the logits over micro-batches and processes, taken off; None after an overflow of a scaler.
+
+    For gates that are not drawn, half of the second derivative is subtracted: minus the worth of a channel.
+    """
     logits, curvature = gates.logits, gates.curvature
     if scale.grad is None:
         raise GatorError(
@@ -48,7 +53,7 @@ def mean_gradient_(gates: Gates, scale: Tensor) -> Tensor | None:
     gradient = torch.zeros_like(logits) if logits.grad is None else logits.grad.detach()
     total, squares = scale.grad.detach()
     if curvature.grad is not None:  # squares of gradients, scaled twice
-        gradient = gradient + curvature.grad.detach() * torch.where(squares > 0, total / squares, squares)
+        gradient = gradient - 0.5 * curvature.grad.detach() * torch.where(squares > 0, total / squares, squares)
     both = torch.cat([gradient, total[None]])
     logits.grad = curvature.grad = scale.grad = None
     if dist.is_available() and dist.is_initialized() and dist.get_world_size() > 1:
@@ -68,3 +73,9 @@ def update_(gates: Gates, gradient: Tensor, price: Tensor, *, rate: float, momen
     pull = torch.where(price > 0, gradient / price, 0.0)
     gates.momentum.mul_(momentum).add_(pull).mul_(gates.alive & ~gates.held)
     gates.logits.sub_(rate * gates.momentum)
+
+
+@torch.no_grad()
+def learn_worth_(gates: Gates, gradient: Tensor) -> None:
+    """Average what the channels are worth over the latest steps: the network changes, and so does what it needs."""
+    gates.worth.lerp_(-gradient, 1 / _STEPS).mul_(gates.alive)

@@ -37,7 +37,7 @@ def test_pruner_meets_the_measured_budget(fake) -> None:
     model, x, _ = small()
     whole = fake.ms(model, ((x,), {}))
     cost = gator.Latency("fake", threads=1)
-    pruner = gator.Pruner(model, x, cost=cost, target=0.6, steps=30, gamma=1.0, round_to="auto")
+    pruner = gator.Pruner(model, x, cost=cost, target=0.6, steps=30, round_to="auto")
     assert pruner.whole_cost == pytest.approx(whole, rel=1e-6)
     assert pruner.unit == "ms"
     model.train()
@@ -240,9 +240,9 @@ def test_an_estimate_is_made_right_on_the_way_to_the_target(fake) -> None:
     pruner._keep_only(alive)
     now = fake.ms(pruner._measurable(pruner.graph.masks_of(alive)), ((x,), {}))
     assert pruner.cost_left == pytest.approx(now / 0.8, rel=0.02)
-    pruner.budget.on_schedule(alive, pruner._scores(), 5)
+    pruner.budget.on_schedule(alive, pruner.scores(), 5)
     assert pruner.budget.corrections == 0
-    pruner.budget.on_schedule(alive, pruner._scores(), 22)
+    pruner.budget.on_schedule(alive, pruner.scores(), 22)
     assert pruner.budget.corrections == 1
     assert pruner.cost_left == pytest.approx(now, rel=0.02)
 
