@@ -75,8 +75,8 @@ class Row:
 def rows() -> list[Row]:
     grouped: dict[tuple[Any, ...], list[dict[str, Any]]] = {}
     for path in sorted(RESULTS.glob("*.json")):
-        one = {"precision": "bf16", "blocks_removed": []} | json.loads(path.read_text()) | {"name": path.stem}
-        kind = (METHODS.index(one["method"]), one["precision"])
+        one = {"precision": "bf16", "blocks_removed": [], "drawn": False} | json.loads(path.read_text()) | {"name": path.stem}
+        kind = (METHODS.index(one["method"]), one["precision"], one["drawn"])
         key = (one["network"], one["cost"], -one["target"], one["epochs"], *kind)
         grouped.setdefault(key, []).append(one)
     return [Row(tuple(grouped[key])) for key in sorted(grouped)]
@@ -102,7 +102,7 @@ def _lines() -> Iterator[str]:
     for row in found:
         cells = [
             row["network"], f"{row['target']:g} {row['cost']}", row["epochs"],
-            row["method"] + (", float32" if row["precision"] == "no" else ""),
+            row["method"] + ", float32" * (row["precision"] == "no") + ", drawn gates" * row["drawn"],
             f"{row.mean('accuracy'):.2f}{row.spread}", f"{row.change:+.2f}", f"{row.mean('accuracy_cut'):.2f}",
             f"{row.share('macs'):.3f}", f"{row.share('params'):.3f}", f"{row.latency:.2f}" if row.latency else "",
         ] + [row.paper] * paper  # fmt: skip
@@ -116,7 +116,7 @@ def plot() -> None:
     matplotlib.use("Agg")
     from matplotlib import pyplot
 
-    wanted = {"network": "resnet20", "cost": "flops", "precision": "bf16"}
+    wanted = {"network": "resnet20", "cost": "flops", "precision": "bf16", "drawn": False}
     found = [row for row in rows() if all(row[key] == value for key, value in wanted.items())]
     figure, axes = pyplot.subplots(1, 2, figsize=(10, 3.8))
     for axis, target in zip(axes, (0.5, 0.25), strict=True):
