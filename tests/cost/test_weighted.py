@@ -33,9 +33,9 @@ def test_constants_of_vanished_blocks_count(target: float, weighted: bool) -> No
     model, x = blocks(), torch.zeros(1, 3, 4, 4)
     cost = gator.WeightedCost((gator.Memory(), 1.0)) if weighted else gator.Memory()
     pruner = gator.Pruner(model, x, cost=cost, target=target, steps=10)
-    with torch.no_grad():
-        for name in ("1.one", "2.one"):
-            pruner.gates.logits[pruner.gates.of_edge(pruner.graph.index_of(name))] = 0.01
+    pruner.gates.worth.fill_(1.0)
+    for name in ("1.one", "2.one"):
+        pruner.gates.worth[pruner.gates.of_edge(pruner.graph.index_of(name))] = 0.0
     pruner.project()
     small = pruner.cut()
     pruner.detach()

@@ -10,18 +10,19 @@ from small import SmallResNet, backward, steady
 from torch import nn
 
 import gator
-from gator.gates.gate import Gates, drawn_gates
+from gator.gates.drawn_gates import DrawnGates, drawn_gates
+from gator.gates.settings import GateSettings
 from gator.zoo.digits import DigitsBlock
 
 
 def test_the_pass_rate_is_the_sigmoid_of_the_logit():
     graph = gator.trace(nn.Sequential(nn.Conv2d(1, 7, 1), nn.Conv2d(7, 2, 1)), torch.randn(1, 1, 2, 2))
-    gates = Gates(graph, device=torch.device("cpu"), dtype=torch.float64, shared=frozenset())
+    gates = DrawnGates(graph, GateSettings(), device=torch.device("cpu"), dtype=torch.float64)
     logits = torch.tensor([-2.0, -0.5, 0.0, 0.3, 1.0, 2.5, 5.293], dtype=torch.float64)
     with torch.no_grad():
         gates.logits.copy_(logits)
     draws = 100_000
-    rate = gates.draw(draws).mean(0)
+    rate = gates.of_forward(draws, draws).mean(0)
     expected = torch.sigmoid(logits)
     error = (expected * (1 - expected) / draws).sqrt()
     assert ((rate - expected).abs() <= 5 * error).all()

@@ -89,7 +89,7 @@ def test_what_a_limit_keeps_is_open_in_training_too():
     assert (pruner.gates.widths() == 4).all()
     assert torch.equal(model.train()(x), model.train()(x))  # nothing is drawn any more
     assert gap(model.train()(x), pruner.cut().train()(x)) <= 1e-8
-    assert pruner.gates.draw(5).detach().sum(1).tolist() == [4.0 * len(pruner.graph.edges)] * 5
+    assert pruner.gates.of_forward(5, 5).detach().sum(1).tolist() == [4.0 * len(pruner.graph.edges)] * 5
 
 
 def test_round_to_holds_while_closing():
@@ -112,11 +112,11 @@ def test_an_old_hole_is_not_blamed_for_a_new_one():
     model, x = SmallResNet(4), torch.randn(2, 1, 8, 8)
     pruner = gator.Pruner(model, x, target=0.02, steps=10)
     names = [edge.name for edge in pruner.graph.edges]
-    with torch.no_grad():
-        pruner.gates.logits[pruner.gates.of_edge(names.index("blocks.3.conv1"))] = -1.0
-    pruner._close()
-    with torch.no_grad():
-        pruner.gates.logits[pruner.gates.of_edge(0)] = 0.1
+    alive = pruner.gates.living().copy()
+    alive[pruner.gates.of_edge(names.index("blocks.3.conv1"))] = False
+    pruner._keep_only(alive)
+    pruner.gates.worth.fill_(1.0)
+    pruner.gates.worth[pruner.gates.of_edge(0)] = 0.0
     pruner.project()
     assert pruner.gates.widths()[names.index("blocks.3.conv1")] == 0
     assert pruner.gates.widths()[0] >= 1

@@ -28,7 +28,7 @@ TIMEOUT = 10  # seconds: that of the process group in the tests in which a rank 
 
 
 def train(folder: Path, rank: int, end: str) -> None:
-    """Every rank has its own data and its own noise. After every step a line about the masks is written."""
+    """Every rank has its own data. After every step a line about the masks is written."""
     torch.manual_seed(0)
     model = zoo.build("digits:resnet").model
     pruner = gator.Pruner(model, torch.zeros(2, 1, 8, 8), target=0.4, steps=STEPS)
@@ -44,9 +44,8 @@ def train(folder: Path, rank: int, end: str) -> None:
             loss.backward()
             optimizer.step()
             pruner.step(lr=0.02)
-            gates = pruner.gates
-            state = gates.alive.numpy().tobytes() + gates.logits.detach().numpy().tobytes() + gates.momentum.numpy().tobytes()
-            print(step, int(gates.alive.sum()), hashlib.sha256(state).hexdigest(), file=log, flush=True)
+            state = b"".join(value.numpy().tobytes() for value in pruner.gates.state().values())
+            print(step, int(pruner.gates.alive.sum()), hashlib.sha256(state).hexdigest(), file=log, flush=True)
             if end and rank == 1 and step == DIE_AT:
                 os.kill(os.getpid(), signal.Signals[end])
             if step == SHRINK_AT:

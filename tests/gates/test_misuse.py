@@ -69,6 +69,12 @@ def test_alpha_of_a_target_cannot_be_set() -> None:
     assert other.alpha == 2.0
 
 
+@pytest.mark.parametrize("setting", ["gamma", "momentum", "weight_decay", "temperature"])
+def test_settings_of_drawn_gates_are_refused_with_a_target(setting: str) -> None:
+    with pytest.raises(gator.GatorError, match=rf"{setting}=0.5 has no effect with target="):
+        gator.Pruner(SmallResNet(), X, target=0.5, steps=3, **{setting: 0.5})
+
+
 def test_a_detached_pruner_is_not_attached_by_another_one() -> None:
     model = SmallResNet().train()
     old = gator.Pruner(model, X, alpha=1.0)

@@ -178,8 +178,7 @@ def test_state_goes_into_a_checkpoint_and_back(mode, tmp_path):
     second.load_state_dict(loaded["optimizer"])
     again.load_state_dict(loaded["pruner"])
     train(other, again, second, 12)
-    assert torch.equal(pruner.gates.logits, again.gates.logits)
-    assert torch.equal(pruner.gates.alive, again.gates.alive)
+    assert all(torch.equal(value, again.gates.state()[name]) for name, value in pruner.gates.state().items())
     assert (pruner.steps_taken, pruner.alpha, pruner.finished) == (again.steps_taken, again.alpha, again.finished)
     for one, two in zip(model.parameters(), other.parameters(), strict=True):
         assert torch.equal(one, two)
@@ -216,6 +215,20 @@ def test_summary_and_live_view(capsys):
         backward(pruner, x, torch.tensor([0, 1, 2, 3]))
         pruner.step(lr=0.1)
     assert "blocks.0.conv1" in capsys.readouterr().out
+
+
+def test_summary_on_the_way_to_a_target():
+    """What channels are worth is shown as a multiple of the average."""
+    model, x = SmallResNet(4).train(), torch.randn(4, 1, 8, 8)
+    pruner = gator.Pruner(model, x, target=0.5, steps=10, round_to=1)
+    lines = pruner.summary().splitlines()
+    assert lines[0].split()[:3] == ["edge", "living", "worth"]
+    assert {line.split()[2] for line in lines[2:-1]} == {"1.000"}  # nothing is known yet
+    pruner.gates.worth.copy_(pruner._loss.lambda_hat)
+    pruner.gates.worth[pruner.gates.of_edge(0)] *= 3
+    worth = [float(line.split()[2]) for line in pruner.summary().splitlines()[2:-1]]
+    assert worth[0] == pytest.approx(3 * worth[1], abs=2e-3)
+    assert "alpha" not in lines[-1]
 
 
 def test_a_copy_of_a_gated_model_is_on_its_own():

@@ -11,7 +11,7 @@ from small import SmallResNet, backward, steady
 from torch.nn import functional
 
 import gator
-from gator.gates.update import mean_gradient_
+from gator.gates.mean_gradient import mean_gradient_
 
 
 def pair(per="example", dtype=torch.float64, **settings):
@@ -37,7 +37,7 @@ def test_equation_9(per, cost, monkeypatch):
     # dL/dg at this draw, with the gates as leaves.
     drawn = ((before + noise) >= 0).double().requires_grad_()
     with monkeypatch.context() as patch:
-        patch.setattr(gates, "draw", lambda rows: drawn)
+        patch.setattr(gates, "of_forward", lambda rows, examples: drawn)
         functional.cross_entropy(model(x), y).backward()
     soft = torch.sigmoid(before + noise)
     slope = soft * (1 - soft)

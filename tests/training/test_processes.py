@@ -20,9 +20,8 @@ log = open(f"{folder}/rank-{rank}.txt", "w")
 real_step, real_write = Pruner.step, files.save_file
 def step(self, *, lr):
     real_step(self, lr=lr)
-    alive = self.gates.alive.numpy().tobytes()
-    logits = self.gates.logits.detach().numpy().tobytes()
-    print("step", self.steps_taken, hashlib.sha256(alive + logits).hexdigest(), file=log, flush=True)
+    state = b"".join(value.numpy().tobytes() for value in self.gates.state().values())
+    print("step", self.steps_taken, hashlib.sha256(state).hexdigest(), file=log, flush=True)
 def write(tensors, path, metadata):
     print("write", path, file=log, flush=True)
     real_write(tensors, path, metadata=metadata)

@@ -17,10 +17,12 @@ import torch
 from torch import Tensor, fx, nn
 
 from gator.errors import GatorError
+from gator.gates.drawn_gates import DrawnGates
 from gator.gates.emit_gated import GatedEmitter
 from gator.gates.gate import Gates
 from gator.gates.gated_reader import Draw, GatedReader
-from gator.gates.settings import Per
+from gator.gates.open_gates import OpenGates
+from gator.gates.settings import GateSettings
 from gator.gates.sites import drawn_together, sites_of
 from gator.graph.hypergraph import Hypergraph
 from gator.graph.program import BatchInt, Call, Mode
@@ -41,24 +43,23 @@ class GatedForward(ReplacedForward):
     """How a model runs with gates. `last` holds the gates of the latest forward with gradients."""
 
     def __init__(
-        self, model: nn.Module, graph: Hypergraph, per: Per, gated: frozenset[int], temperature: float, *, drawn: bool
+        self, model: nn.Module, graph: Hypergraph, settings: GateSettings, gated: frozenset[int], *, drawn: bool
     ) -> None:
         self.model = model
         self.graph = graph
-        self.per, self.gated = per, gated
+        self.per, self.gated = settings.per, gated
         self.learning = True  # False: training goes on without gates, with the closed channels removed
         self.last: Tensor | None = None
         reference = next((p for p in model.parameters() if p.dtype.is_floating_point), None)
         if reference is None:
             raise GatorError("this network has no floating-point parameters, so there is nothing to learn")
-        self._sites = sites_of(graph, "train", per, gated)
-        self.gates = Gates(
-            graph,
-            device=reference.device,
-            dtype=torch.float64 if reference.dtype == torch.float64 else torch.float32,
-            shared=drawn_together(self._sites, graph),
-            temperature=temperature,
-            drawn=drawn,
+        self._sites = sites_of(graph, "train", self.per, gated)
+        device, dtype = reference.device, torch.float64 if reference.dtype == torch.float64 else torch.float32
+        shared = drawn_together(self._sites, graph)
+        self.gates: Gates = (
+            DrawnGates(graph, settings, device=device, dtype=dtype, shared=shared)
+            if drawn
+            else OpenGates(graph, device=device, dtype=dtype)
         )
         self.before = model.__dict__.get("forward")
         self.original: Any = model.forward
@@ -179,9 +180,9 @@ class GatedForward(ReplacedForward):
         return self._draw
 
     def _make_draw(self, examples: int | None, device: torch.device | None) -> None:
-        if device is not None and device != self.gates.logits.device:
+        if device is not None and device != self.gates.device:
             raise GatorError(
-                f"the inputs are on {device}, the gates on {self.gates.logits.device}\n"
+                f"the inputs are on {device}, the gates on {self.gates.device}\n"
                 "  Move the model to its device first, then make the pruner."
             )
         if examples is None and self.per == "example":
@@ -189,7 +190,7 @@ class GatedForward(ReplacedForward):
                 'the batch size cannot be told from the arguments of this forward\n  Pass per="batch" (one draw per forward).'
             )
         rows = (examples or 1) if self.per == "example" else 1
-        gates = self.gates.draw(rows) if self.gates.drawn else self.gates.open(rows, examples or 1)
+        gates = self.gates.of_forward(rows, examples or 1)
         if torch.is_grad_enabled():
             self.last = gates
         self._draw = Draw(gates, self._widths)

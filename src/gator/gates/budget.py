@@ -15,7 +15,6 @@ from torch import nn
 
 from gator.cost.prices import PlainData, Prices
 from gator.cost.target import shown
-from gator.errors import GatorError
 from gator.gates.budget_schedule import Schedule
 from gator.gates.correct import corrected
 from gator.gates.limits import Limits
@@ -101,8 +100,7 @@ class Budget:
 
     def check_reachable(self, living: Alive, scores: Scores) -> None:
         """Raise BudgetError now if no choice of channels can meet the target, by estimate or by measurement."""
-        if self.target is None:
-            return
+        assert self.target is not None
         project(self.graph, self.prices, self.limits, living, scores, self.target)
         if self.prices.tolerance:
             least = smallest(self.graph, self.limits, living)
@@ -122,8 +120,7 @@ class Budget:
 
     def meeting(self, attempt: Callable[[float], Alive], living: Alive, scores: Scores) -> tuple[Alive, float | None]:
         """As `projected`, for any way to choose channels by their predicted cost."""
-        if self.target is None:
-            raise GatorError("there is no target to meet: this pruner was given alpha=")
+        assert self.target is not None
         tolerance = self.prices.tolerance
 
         def cost(alive: Alive) -> float:

@@ -32,8 +32,8 @@ class ComputationalLoss:
 
     def refresh(self) -> None:
         """Compute lambda again after channels were closed or prices have changed."""
-        logits = self._gates.logits
-        self.lambda_hat = torch.as_tensor(self._by_channel() / self.at_start, dtype=logits.dtype, device=logits.device)
+        by_channel = self._by_channel() / self.at_start
+        self.lambda_hat = torch.as_tensor(by_channel, dtype=self._gates.dtype, device=self._gates.device)
 
     def __call__(self, drawn: Tensor) -> Tensor:
         """For one draw of the gates, rows x channels."""

@@ -25,15 +25,17 @@ from gator.gates.averages import averaged_network
 from gator.gates.budget import Budget
 from gator.gates.budget_schedule import Schedule
 from gator.gates.channel_origin import origin_of, traced_again
+from gator.gates.drawn_gates import DrawnGates
 from gator.gates.gate import Gates
 from gator.gates.limits import Limits, MinWidth, RoundTo
 from gator.gates.loss import ComputationalLoss
+from gator.gates.mean_gradient import loss_scale, mean_gradient_, scale_term
+from gator.gates.open_gates import OpenGates
 from gator.gates.project import Scores
 from gator.gates.pruner_state import check_saved, load_state_, state_of
 from gator.gates.settings import GateSettings, Per, check_goal, check_model
 from gator.gates.sharded import check_unsharded, is_sharded
 from gator.gates.summary import live_view, summary_table
-from gator.gates.update import learn_worth_, loss_scale, mean_gradient_, scale_term, update_
 from gator.graph.hypergraph import Hypergraph, SavedGraph
 from gator.graph.program import Call
 from gator.graph.trace import named_tensors, retraced, trace
@@ -143,10 +145,9 @@ class Pruner:
         self._use(Budget(self.graph, prices, limits, self._measurable, whole=whole, target=goal, steps=steps))
         if state is not None:
             self.load_state_dict(state)
-        else:
+        elif goal is not None:
             self.budget.check_reachable(self.gates.living(), self.scores())
-            if goal is not None and whole <= goal:
-                self._forward.learning = False  # there is nothing to do
+            self._forward.learning = whole > goal  # else there is nothing to do
         attach(self._forward)
 
     @property
@@ -200,8 +201,7 @@ class Pruner:
 
     def _gated_forward(self, limits: Limits, *, drawn: bool) -> GatedForward:
         gated = frozenset(range(len(self.graph.edges))) - frozenset(limits.kept)
-        settings = self.settings
-        return GatedForward(self.model, self.graph, settings.per, gated, settings.temperature, drawn=drawn)
+        return GatedForward(self.model, self.graph, self.settings, gated, drawn=drawn)
 
     def _use(self, budget: Budget, loss_at_start: float | None = None) -> None:
         self.budget = budget
@@ -220,7 +220,7 @@ class Pruner:
             raise GatorError(
                 "pruner.loss() needs a forward in train mode first: call model.train() and model(x), then pruner.loss()"
             )
-        cost = self.alpha * self._loss(drawn) if self.gates.drawn else 0.0
+        cost = self.alpha * self._loss(drawn) if self.target is None else 0.0
         return cost + scale_term(self._scale)
 
     def computational_loss(self) -> float:
@@ -249,14 +249,8 @@ class Pruner:
         self.steps_taken += 1
         if gradient is None:
             self.steps_skipped += 1
-        elif self.gates.drawn:
-            settings = self.settings
-            update_(
-                self.gates, gradient, self._loss.lambda_hat, rate=settings.gamma * lr, momentum=settings.momentum,
-                weight_decay=settings.weight_decay,
-            )  # fmt: skip
         else:
-            learn_worth_(self.gates, gradient)
+            self.gates.update_(gradient, self._loss.lambda_hat, lr)
         if self.budget.schedule is not None:
             self._follow(self.budget.schedule)
         elif gradient is not None:
@@ -278,24 +272,25 @@ class Pruner:
     def _close(self) -> None:
         """Permanently close channels with a pass probability below 0.5, as far as the budget allows."""
         gates = self.gates
+        assert isinstance(gates, DrawnGates)
         alive, logits = gates.living(), gates.logits.detach().cpu().double().numpy()
         if not (alive & (logits < 0) & ~gates.held.cpu().numpy()).any():
             return
         after = self.budget.open_channels(alive, logits, sorted(self._forward.gated))
         self._keep_only(after)
-        gates.held = torch.from_numpy(after & (logits < 0)).to(gates.logits.device)
+        gates.held = torch.from_numpy(after & (logits < 0)).to(gates.device)
 
     def scores(self) -> Scores:
-        """What every channel is worth for its cost; channels that cost nothing stay."""
+        """With a target: what every channel is worth for its cost; channels that cost nothing stay."""
+        if not isinstance(self.gates, OpenGates):
+            raise GatorError("there is no target to meet: this pruner was given alpha=")
         worth, price = (each.cpu().double().numpy() for each in (self.gates.worth, self._loss.lambda_hat))
         return np.where(price > 0, worth / np.maximum(price, 1e-300), np.inf)
 
     def _keep_only(self, alive: NDArray[np.bool_]) -> None:
         changed = bool((alive != self.gates.living()).any())
         if changed:
-            self.gates.alive = torch.from_numpy(alive.copy()).to(self.gates.logits.device)
-            self.gates.momentum *= self.gates.alive
-            self.gates.worth *= self.gates.alive
+            self.gates.keep_only_(alive)
         self._loss.refresh()
         if changed:
             self._forward.refresh()
@@ -307,7 +302,6 @@ class Pruner:
         alive, measured = self.budget.projected(self.gates.living(), self.scores())
         self.budget.settle(alive, measured)
         self._keep_only(alive)
-        self.gates.held = torch.zeros_like(self.gates.held)
         self._forward.learning = False
 
     @property
@@ -401,11 +395,7 @@ class Pruner:
         budget = self.budget.of_cut(self.graph, prices, old_edges)
         self._forward = self._gated_forward(budget.limits, drawn=budget.target is None)
         self._forward.learning = forward.learning
-        with torch.no_grad():
-            self.gates.logits.copy_(origin.carried(old.logits.detach()))
-            self.gates.momentum.copy_(origin.carried(old.momentum))
-            self.gates.worth.copy_(origin.carried(old.worth))
-            self.gates.held = origin.carried(old.held.to(old.logits.dtype)) == 1
+        self.gates.inherit_(old, origin.carried)
         self._use(budget, loss_at_start=self._loss.at_start)
 
     def detach(self) -> None:

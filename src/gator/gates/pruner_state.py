@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Any
-
-import torch
 
 from gator.errors import GatorError
 from gator.gates.attach import gates_off
@@ -25,11 +23,7 @@ def state_of(pruner: Pruner) -> dict[str, Any]:
         "unit": pruner.unit,
         "fixed": list(pruner.graph.fixed),
         "edges": {edge.name: edge.width for edge in pruner.graph.edges},
-        "logits": gates.logits.detach().clone(),
-        "alive": gates.alive.clone(),
-        "held": gates.held.clone(),
-        "momentum": gates.momentum.clone(),
-        "worth": gates.worth.clone(),
+        **gates.state(),
         "keep": list(pruner.keep),
         "budget": pruner.budget.state(),
         "loss_at_start": pruner._loss.at_start,
@@ -41,8 +35,8 @@ def state_of(pruner: Pruner) -> dict[str, Any]:
 
 
 _KEYS = (
-    "format", "unit", "fixed", "edges", "logits", "alive", "held", "momentum", "worth", "keep", "budget", "loss_at_start",
-    "alpha", "finished", "steps_taken", "steps_skipped",
+    "format", "unit", "fixed", "edges", "alive", "keep", "budget", "loss_at_start", "alpha", "finished", "steps_taken",
+    "steps_skipped",
 )  # fmt: skip
 _BUDGET_KEYS = ("whole", "target", "steps", "least", "multiples", "corrections", "pricing_state")
 
@@ -53,11 +47,16 @@ def check_saved(state: Mapping[str, Any], unit: str) -> None:
     if found != FORMAT:
         hint = "upgrade gator" if found > FORMAT else "start the run again"
         raise GatorError(f"the state has format {found}, this version reads format {FORMAT}; {hint}")
-    missing = [key for key in _KEYS if key not in state] or [key for key in _BUDGET_KEYS if key not in state["budget"]]
-    if missing:
-        raise GatorError(f"this is not the state of a pruner: it has no {missing[0]!r}")
+    _need(_KEYS, state)
+    _need(_BUDGET_KEYS, state["budget"])
     if state["unit"] != unit:
         raise GatorError(f"the state was saved with a cost in {state['unit']}, this one is in {unit}; pass the same cost=")
+
+
+def _need(keys: Iterable[str], state: Mapping[str, Any]) -> None:
+    for key in keys:
+        if key not in state:
+            raise GatorError(f"this is not the state of a pruner: it has no {key!r}")
 
 
 def load_state_(pruner: Pruner, state: Mapping[str, Any]) -> None:
@@ -70,14 +69,7 @@ def load_state_(pruner: Pruner, state: Mapping[str, Any]) -> None:
             with gates_off(pruner._forward):
                 prices = pruner.cost.restored(pruner.model, pruner.graph, state["budget"]["pricing_state"])
         budget = budget.restored(prices, state["budget"])
-    gates = pruner.gates
-    device = gates.logits.device
-    with torch.no_grad():
-        gates.logits.copy_(state["logits"])
-        gates.momentum.copy_(state["momentum"])
-        gates.worth.copy_(state["worth"])
-    gates.alive = state["alive"].to(device).clone()
-    gates.held = state["held"].to(device).clone()
+    pruner.gates.load_({name: state[name] for name in ("alive", *pruner.gates.learned)})
     pruner._alpha = state["alpha"]
     pruner.steps_taken, pruner.steps_skipped = state["steps_taken"], state["steps_skipped"]
     pruner._forward.learning = not state["finished"]
@@ -99,3 +91,4 @@ def _check(pruner: Pruner, state: Mapping[str, Any]) -> None:
         raise GatorError(f"the state was saved with keep={state['keep']}; make the pruner with the same, not {pruner.keep}")
     if (pruner.target is None) != (state["budget"]["target"] is None):
         raise GatorError("the state was saved with target= and this pruner has alpha=, or the other way round")
+    _need(pruner.gates.learned, state)

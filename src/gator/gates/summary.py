@@ -21,7 +21,7 @@ Row = tuple[str, str, str, str]
 
 def head_of(pruner: Pruner) -> Row:
     """With a target: what an average channel of the edge is worth for its cost, as a multiple of the network's average."""
-    return ("edge", "living", "mean pass" if pruner.gates.drawn else "worth", "share of cost")
+    return ("edge", "living", "mean pass" if pruner.target is None else "worth", "share of cost")
 
 
 def rows_of(pruner: Pruner) -> list[Row]:
@@ -29,7 +29,7 @@ def rows_of(pruner: Pruner) -> list[Row]:
     gates = pruner.gates
     widths = gates.widths()
     alive = gates.living()
-    value = gates.probabilities.cpu().double().numpy() if gates.drawn else _relative(pruner.scores(), alive)
+    value = gates.probabilities.cpu().double().numpy() if pruner.target is None else _relative(pruner.scores(), alive)
     prices = pruner.prices.per_channel(widths) * widths
     total = max(float(prices.sum()), 1e-300)
     rows = []
