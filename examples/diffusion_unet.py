@@ -76,7 +76,7 @@ def steps(network: nn.Module, count: int, lr: float, pruner: gator.Pruner | None
         loss.backward()
         optimizer.step()
         if pruner is not None:
-            pruner.step(lr=0.1)
+            pruner.step()
 
 
 @torch.no_grad()

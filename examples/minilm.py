@@ -44,7 +44,6 @@ class Settings:
     gated: int = 75  # of them with gates on; the rest fine-tunes what is left
     batch: int = 32
     lr: float = 1e-3
-    gate_lr: float = 0.1
 
 
 @dataclass(frozen=True)
@@ -138,7 +137,7 @@ def prune(method: str, teacher: nn.Module, texts: list[str], settings: Settings)
         loss.backward()
         optimizer.step()
         if pruner is not None:
-            pruner.step(lr=settings.gate_lr)
+            pruner.step()
         if pruner is not None and step + 1 == settings.gated:
             del loss
             optimizer.zero_grad()

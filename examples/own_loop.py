@@ -37,7 +37,7 @@ steps_per_epoch = int(train.sum()) // BATCH
 optimizer = torch.optim.AdamW(model.parameters(), lr=LR)
 schedule = torch.optim.lr_scheduler.OneCycleLR(optimizer, max_lr=LR, total_steps=EPOCHS * steps_per_epoch)
 ema = AveragedModel(model, multi_avg_fn=get_ema_multi_avg_fn(0.98), use_buffers=True)
-# New: the gates. They have a learning rate of their own, because that of AdamW says nothing about them.
+# New: the gates, which learn what every channel is worth.
 pruner = gator.Pruner(model, images[:1], target=0.5, steps=GATED * steps_per_epoch)
 
 for epoch in range(EPOCHS):
@@ -54,7 +54,7 @@ for epoch in range(EPOCHS):
         optimizer.step()
         schedule.step()
         if epoch < GATED:
-            pruner.step(lr=0.05)  # new
+            pruner.step()  # new
         ema.update_parameters(model)
     if epoch < GATED:
         # New: what is closed leaves the network, the optimizer and the average, so that the next epoch is cheaper.

@@ -42,7 +42,7 @@ def steps(network: nn.Module, count: int, lr: float, pruner: gator.Pruner | None
         optimizer.step()
         schedule.step()
         if pruner is not None:
-            pruner.step(lr=lr)
+            pruner.step()
 
 
 def export(network: nn.Module, path: str) -> str:

@@ -44,7 +44,7 @@ for step in range(STEPS):
     loss.backward()
     optimizer.step()
     if step < GATED:
-        pruner.step(lr=0.1)
+        pruner.step()
     if step == GATED - 1:  # the target is reached: the network, the optimizer and the EMA become smaller
         del loss
         optimizer.zero_grad()

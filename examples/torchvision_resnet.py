@@ -39,7 +39,7 @@ def steps(network: nn.Module, count: int, lr: float, pruner: gator.Pruner | None
         optimizer.step()
         schedule.step()
         if pruner is not None:
-            pruner.step(lr=lr)
+            pruner.step()
 
 
 @torch.no_grad()

@@ -70,7 +70,7 @@ for step in range(STEPS):
     loss.backward()
     optimizer.step()
     if step < GATED:
-        pruner.step(lr=0.1)
+        pruner.step()
     if step == GATED - 1:
         del loss
         optimizer.zero_grad()

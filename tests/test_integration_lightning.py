@@ -233,5 +233,5 @@ def test_a_network_in_the_module_itself(library, tmp_path):
             return torch.optim.Adam(self.parameters())
 
     model = Plain()
-    trainer(library, tmp_path, [library.PruneCallback(0.5, gamma=1.0)]).fit(model, loader())
+    trainer(library, tmp_path, [library.PruneCallback(0.5)]).fit(model, loader())
     assert model.a.out_channels == 8

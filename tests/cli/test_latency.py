@@ -109,7 +109,7 @@ class TestPrune:
         monkeypatch.setitem(by_name.RUNTIMES, "eager", FAKE)
 
     def run(self, typed, tmp_path, *args: str):
-        changes = "train.epochs=0", "latency.threads=1", "prune.round_to=auto", "prune.gamma=1.0"
+        changes = "train.epochs=0", "latency.threads=1", "prune.round_to=auto"
         return typed(
             "prune", "--cost", "latency", "--runtime", "eager", *args, *set_options(*changes), "--out", str(tmp_path / "run")
         )

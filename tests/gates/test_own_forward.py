@@ -199,7 +199,7 @@ def test_a_part_of_the_model_can_be_run_alone():
     model.b(h).sum().backward()
     assert pruner._forward.last.shape[0] == 3
     model(torch.randn(2, 3, 8, 8).double())
-    with pytest.raises(gator.GatorError, match="a layer sees 3 examples in a forward whose gates were drawn for 2"):
+    with pytest.raises(gator.GatorError, match="a layer sees 3 examples in a forward whose gates are for 2"):
         model.b(h)
 
 

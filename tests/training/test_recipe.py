@@ -62,7 +62,7 @@ def test_the_least_a_recipe_needs() -> None:
         ("prune.max_drop=1", "prune.max_drop chooses a network by its accuracy, which must not be that on the test set"),
         ("prune.criterion=l3", "prune.criterion = 'l3'; expected 'l1', 'l2'"),
         ("prune.criterion=l1", "prune.criterion chooses channels without training: set prune.epochs = 0"),
-        ("prune.gamma=1.0", "prune.gamma has no effect with a target; leave it out, or give prune.alphas"),
+        ("prune.gamma=1.0", "prune.gamma = 1.0 has no effect with a target; leave it out, or give prune.alphas"),
         ("finetune.anneal=again", "finetune.anneal = 'again'; expected 'auto', 'restart' or 'continue'"),
         ("latency.device=tpu", "latency.device = 'tpu'; expected 'auto', 'cpu', 'cuda' or 'mps'"),
         ("latency.threads=-1", "latency.threads = -1; expected 0 or more"),

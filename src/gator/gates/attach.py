@@ -59,7 +59,7 @@ class GatedForward(ReplacedForward):
         self.gates: Gates = (
             DrawnGates(graph, settings, device=device, dtype=dtype, shared=shared)
             if drawn
-            else OpenGates(graph, device=device, dtype=dtype)
+            else OpenGates(graph, device=device, dtype=dtype, shared=shared)
         )
         self.before = model.__dict__.get("forward")
         self.original: Any = model.forward
@@ -67,6 +67,8 @@ class GatedForward(ReplacedForward):
         self.own = None if self.unreachable else OwnForward(model, graph, self._readers_now, self._start)
         self._free = self.own is not None or sizes_free(graph, model)
         self._batched = self._batched_input()
+        shapes = (graph.train.program.values[value].shape for value in graph.train.program.inputs)
+        self._examples = next((int(shape[0]) for shape in shapes if shape), 1)  # of a network bound to one batch size
         self._signature: Signature = signature_of(self.original, Plan(graph, {}), free=self._free)
         self._draw: Draw | None = None
         self._widths: list[int] = np.diff(graph.starts).tolist()
@@ -81,7 +83,7 @@ class GatedForward(ReplacedForward):
         if found is None and self.per == "example":
             raise GatorError(
                 'per="example" needs a network that runs at any batch size, and this one runs only at that of the example '
-                'inputs\n  Pass per="batch" (one draw per forward), or make the batch size free in forward.'
+                'inputs\n  Pass per="batch" (one set of gates per forward), or make the batch size free in forward.'
             )
         return found
 
@@ -174,8 +176,8 @@ class GatedForward(ReplacedForward):
         rows = len(self._draw.gates)
         if self.per == "example" and examples is not None and examples != rows:
             raise GatorError(
-                f"a layer sees {examples} examples in a forward whose gates were drawn for {rows}\n"
-                '  Pass the whole batch through the model at once, or pass per="batch" (one draw per forward).'
+                f"a layer sees {examples} examples in a forward whose gates are for {rows}\n"
+                '  Pass the whole batch through the model at once, or pass per="batch" (one set of gates per forward).'
             )
         return self._draw
 
@@ -187,10 +189,11 @@ class GatedForward(ReplacedForward):
             )
         if examples is None and self.per == "example":
             raise GatorError(
-                'the batch size cannot be told from the arguments of this forward\n  Pass per="batch" (one draw per forward).'
+                "the batch size cannot be told from the arguments of this forward\n"
+                '  Pass per="batch" (one set of gates per forward).'
             )
         rows = (examples or 1) if self.per == "example" else 1
-        gates = self.gates.of_forward(rows, examples or 1)
+        gates = self.gates.of_forward(rows, examples or self._examples)
         if torch.is_grad_enabled():
             self.last = gates
         self._draw = Draw(gates, self._widths)
@@ -203,7 +206,7 @@ class GatedForward(ReplacedForward):
                 self.last = None
             return self.original(*args, **kwargs) if self._whole else self._recording(*args, **kwargs)
         flat = self._signature.flatten(args, kwargs)
-        self._make_draw(1 if self._batched is None else flat[self._batched].shape[0], flat[0].device)
+        self._make_draw(None if self._batched is None else flat[self._batched].shape[0], flat[0].device)
         return self._signature.unflatten(self._trained(*flat), True)
 
 

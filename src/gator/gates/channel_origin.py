@@ -30,11 +30,14 @@ class Origin:
         found[self.new] = self.old
         return found
 
-    def carried(self, values: Tensor) -> Tensor:
-        """What the old channels had, for the new ones; the mean where there are several."""
+    def total(self, values: Tensor) -> Tensor:
+        """What the old channels had, for the new ones; the sum where there are several."""
         new, old = (torch.as_tensor(part, device=values.device) for part in (self.new, self.old))
-        total = values.new_zeros(self.count).index_add_(0, new, values[old])
-        return total / values.new_zeros(self.count).index_add_(0, new, torch.ones_like(values[old]))
+        return values.new_zeros(self.count).index_add_(0, new, values[old])
+
+    def mean(self, values: Tensor) -> Tensor:
+        """The same; the mean where there are several."""
+        return self.total(values) / self.total(torch.ones_like(values))
 
 
 def origin_of(before: Hypergraph, after: Hypergraph, gates: Gates) -> Origin:

@@ -13,6 +13,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from gator.gates.channel_origin import Origin
 from gator.gates.gate import Gates
 from gator.gates.settings import GateSettings
 from gator.graph.hypergraph import Hypergraph
@@ -77,6 +78,12 @@ class DrawnGates(Gates):
         pull = torch.where(price > 0, gradient / price, 0.0)
         self.momentum.mul_(settings.momentum).add_(pull).mul_(self.alive & ~self.held)
         self.logits.sub_(settings.gamma * lr * self.momentum)
+
+    @torch.no_grad()
+    def inherit_(self, old: DrawnGates, origin: Origin) -> None:
+        self.logits.copy_(origin.mean(old.logits.detach()))
+        self.momentum.copy_(origin.mean(old.momentum))
+        self.held = origin.mean(old.held.to(self.dtype)) == 1
 
     def keep_only_(self, alive: NDArray[np.bool_]) -> None:
         super().keep_only_(alive)

@@ -7,8 +7,8 @@ are worth the least. Closed channels stay closed.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable
-from typing import ClassVar
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, ClassVar
 
 import numpy as np
 import torch
@@ -16,6 +16,11 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from gator.graph.hypergraph import Hypergraph
+
+if TYPE_CHECKING:
+    from typing_extensions import Self
+
+    from gator.gates.channel_origin import Origin
 
 
 class Gates(ABC):
@@ -71,14 +76,11 @@ class Gates(ABC):
         return {name: getattr(self, name).detach().clone() for name in ("alive", *self.learned)}
 
     @torch.no_grad()
-    def load_(self, state: dict[str, Tensor]) -> None:
-        for name in ("alive", *self.learned):
+    def load_(self, state: Mapping[str, Tensor]) -> None:
+        self.alive = state["alive"].to(self.device).clone()
+        for name in self.learned:
             getattr(self, name).copy_(state[name])
 
-    @torch.no_grad()
-    def inherit_(self, old: Gates, carried: Callable[[Tensor], Tensor]) -> None:
-        """Take over what the gates of a larger network have learned; `carried` takes its values to this one's channels."""
-        for name in self.learned:
-            mine, theirs = getattr(self, name), getattr(old, name).detach()
-            values = carried(theirs.to(self.dtype))  # the mean, where a channel was several
-            mine.copy_(values == 1 if mine.dtype == torch.bool else values)
+    @abstractmethod
+    def inherit_(self, old: Self, origin: Origin) -> None:
+        """Take over what the gates of a larger network have learned."""

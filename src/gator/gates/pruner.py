@@ -49,7 +49,7 @@ from gator.surgery.widths_left import Cuts, widths_left
 class Pruner:
     """Learns which channels of `model` can be removed.
 
-    Add `pruner.loss()` to the loss, and call `pruner.step(lr=...)` after the optimizer's step.
+    Add `pruner.loss()` to the loss, and call `pruner.step()` after the optimizer's step (with an alpha `pruner.step(lr=...)`).
 
     Args:
         model: the network; while the pruner is attached, it is read through gates in train mode. With an alpha they are drawn
@@ -85,7 +85,7 @@ class Pruner:
         ...     optimizer.zero_grad()
         ...     loss.backward()
         ...     optimizer.step()
-        ...     pruner.step(lr=0.01)
+        ...     pruner.step()
         >>> small = pruner.cut()
         >>> gator.measure(small, x).macs <= 0.5 * pruner.whole_cost
         True
@@ -174,7 +174,7 @@ class Pruner:
 
     @property
     def finished(self) -> bool:
-        """True once the target is reached: no channel is closed or drawn any more."""
+        """True once the target is reached: no channel is closed any more."""
         return not self._forward.learning
 
     @property
@@ -227,14 +227,14 @@ class Pruner:
         """What is open on average, as a share of the cost at the start; 1 when all gates are open for good."""
         return float(self._loss(self.gates.probabilities[None]))
 
-    def step(self, *, lr: float) -> None:
+    def step(self, *, lr: float | None = None) -> None:
         """Update the gates and permanently close channels: those with a pass probability below 0.5 (eq. 8); with a target, as
         many as the schedule says, those that are worth the least for their cost first.
 
         Args:
-            lr: the learning rate of this step of the optimizer. It matters with an alpha only.
+            lr: the learning rate of this step of the optimizer. Gates that are drawn (`alpha=`) learn with it.
         """
-        if not lr >= 0:
+        if (lr is None and self.target is None) or (lr is not None and not lr >= 0):
             raise GatorError(f"lr={lr!r}; expected the learning rate of this step, zero or more")
         self._check_attached("step()")
         if self.finished:
@@ -250,7 +250,7 @@ class Pruner:
         if gradient is None:
             self.steps_skipped += 1
         else:
-            self.gates.update_(gradient, self._loss.lambda_hat, lr)
+            self.gates.update_(gradient, self._loss.lambda_hat, lr or 0.0)
         if self.budget.schedule is not None:
             self._follow(self.budget.schedule)
         elif gradient is not None:
@@ -285,7 +285,9 @@ class Pruner:
         if not isinstance(self.gates, OpenGates):
             raise GatorError("there is no target to meet: this pruner was given alpha=")
         worth, price = (each.cpu().double().numpy() for each in (self.gates.worth, self._loss.lambda_hat))
-        return np.where(price > 0, worth / np.maximum(price, 1e-300), np.inf)
+        # What does harm goes first, and most of all where it costs much.
+        by_cost = np.where(worth > 0, worth / np.maximum(price, 1e-300), worth * price)
+        return np.where(price > 0, by_cost, np.inf)
 
     def _keep_only(self, alive: NDArray[np.bool_]) -> None:
         changed = bool((alive != self.gates.living()).any())
@@ -395,7 +397,7 @@ class Pruner:
         budget = self.budget.of_cut(self.graph, prices, old_edges)
         self._forward = self._gated_forward(budget.limits, drawn=budget.target is None)
         self._forward.learning = forward.learning
-        self.gates.inherit_(old, origin.carried)
+        self.gates.inherit_(old, origin)
         self._use(budget, loss_at_start=self._loss.at_start)
 
     def detach(self) -> None:
@@ -406,7 +408,7 @@ class Pruner:
         return self.summary()
 
     def summary(self) -> str:
-        """A table: living channels, mean pass probability and share of the cost of every edge."""
+        """A table of the edges: living channels, what they are worth (with an alpha, how likely they pass), and their cost."""
         return summary_table(self)
 
     def live(self) -> AbstractContextManager[None]:
@@ -414,7 +416,7 @@ class Pruner:
         return live_view(self)
 
     def state_dict(self) -> dict[str, Any]:
-        """Everything that is needed to resume: gates, closed channels, momentum, the budget and the position in the run."""
+        """Everything that is needed to resume: gates, closed channels, the budget and the position in the run."""
         return state_of(self)
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:

@@ -16,7 +16,7 @@ FORMAT = 5
 
 
 def state_of(pruner: Pruner) -> dict[str, Any]:
-    """Everything that is needed to resume: gates, closed channels, momentum, the budget and the position in the run."""
+    """Everything that is needed to resume: gates, closed channels, the budget and the position in the run."""
     gates = pruner.gates
     return {
         "format": FORMAT,
@@ -69,7 +69,7 @@ def load_state_(pruner: Pruner, state: Mapping[str, Any]) -> None:
             with gates_off(pruner._forward):
                 prices = pruner.cost.restored(pruner.model, pruner.graph, state["budget"]["pricing_state"])
         budget = budget.restored(prices, state["budget"])
-    pruner.gates.load_({name: state[name] for name in ("alive", *pruner.gates.learned)})
+    pruner.gates.load_(state)
     pruner._alpha = state["alpha"]
     pruner.steps_taken, pruner.steps_skipped = state["steps_taken"], state["steps_skipped"]
     pruner._forward.learning = not state["finished"]

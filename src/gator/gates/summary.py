@@ -35,15 +35,16 @@ def rows_of(pruner: Pruner) -> list[Row]:
     rows = []
     for index, edge in enumerate(pruner.graph.edges):
         part = gates.of_edge(index)
-        mean = f"{float(np.mean(value[part][alive[part]])):.3f}" if alive[part].any() else "-"
+        mean = f"{float(np.mean(value[part][alive[part]])):.3f}" if np.isfinite(value[part][alive[part]]).any() else "-"
         rows.append((edge.name, f"{widths[index]}/{edge.width}", mean, f"{prices[index] / total:.1%}"))
     return rows
 
 
 def _relative(scores: Scores, alive: Alive) -> Scores:
-    known = scores[alive & np.isfinite(scores)]
+    known = np.abs(scores[alive & np.isfinite(scores)])
     mean = float(np.mean(known)) if len(known) else 0.0
-    return scores / mean if mean > 0 else np.ones_like(scores)
+    found: Scores = scores / mean if mean > 0 else np.full_like(scores, np.nan)
+    return np.where(np.isfinite(scores), found, np.nan)
 
 
 def last_line(pruner: Pruner) -> str:

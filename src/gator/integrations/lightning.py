@@ -26,10 +26,10 @@ lightning: Any = optional_import("lightning.pytorch", extra="lightning", purpose
 class PruneCallback(lightning.Callback):  # type: ignore[misc]
     """Prunes a network inside a `LightningModule` while it trains; at the end of `fit` the network itself is smaller.
 
-    The cost is added to the loss before backward, gates are updated after every step of the optimizer, and their state goes
-    into the trainer's checkpoints, together with the plan of what was cut: `ckpt_path=` resumes a run with a fresh module. The
-    progress bar and the loggers show `cost_left`, as a share of the cost at the start. With manual optimization call
-    `prune.pruner.loss()` and `.step()` yourself.
+    A term of the gates is added to the loss before backward, they are updated after every step of the optimizer, and their
+    state goes into the trainer's checkpoints, together with the plan of what was cut: `ckpt_path=` resumes a run with a fresh
+    module. The progress bar and the loggers show `cost_left`, as a share of the cost at the start. With manual optimization
+    call `prune.pruner.loss()` and `.step()` yourself.
 
     Args:
         network: the attribute of the LightningModule that holds the network ("net"); "" for the module itself.
@@ -48,7 +48,7 @@ class PruneCallback(lightning.Callback):  # type: ignore[misc]
         *,
         network: str = "",
         example_inputs: Any = None,
-        gated: float = 0.6,
+        gated: float = 0.3,
         cost: CostName | Cost | PlainCost = "flops",
         shrink: bool | None = None,
         **settings: Any,
@@ -106,7 +106,7 @@ class PruneCallback(lightning.Callback):  # type: ignore[misc]
         self._steps = trainer.global_step if self._saved is None else self.pruner.steps_taken
 
     def on_before_backward(self, trainer: Any, pl_module: Any, loss: Tensor) -> None:
-        """Add the cost to the loss, scaled as the loss is: for accumulated batches, and by a gradient scaler."""
+        """Add the term of the gates to the loss, scaled as the loss is: for accumulated batches, and by a gradient scaler."""
         assert self.pruner is not None
         if pl_module.get_submodule(self.network) is not self.pruner.model:
             raise GatorError(
@@ -123,11 +123,11 @@ class PruneCallback(lightning.Callback):  # type: ignore[misc]
         assert self.pruner is not None
         if trainer.global_step > self._steps:
             self._steps = trainer.global_step
-            self.pruner.step(lr=trainer.optimizers[0].param_groups[0]["lr"])
+            self.pruner.step()
             pl_module.log("cost_left", self.pruner.cost_left / self.pruner.whole_cost, prog_bar=True)
 
     def on_train_epoch_start(self, trainer: Any, pl_module: Any) -> None:  # noqa: ARG002
-        """Shrink between epochs. A run that is resumed from the end of an epoch gets here too, so both draw the same gates."""
+        """Shrink between epochs. A run that is resumed from the end of an epoch gets here too."""
         assert self.pruner is not None
         wanted = _can_shrink(trainer) if self.shrink is None else self.shrink
         if wanted and should_shrink(self.pruner):

@@ -36,14 +36,13 @@ _LABELS = ("labels", "label", "label_ids")
 class PruneCallback(transformers.TrainerCallback):  # type: ignore[misc]
     """Prunes the model of a `Trainer` while it trains; afterwards `trainer.model` is the smaller network.
 
-    The cost is added to the loss that the model returns, so the batches must have labels. Gates and the plan of what was cut
-    are saved with the trainer's checkpoints, and `trainer.train(resume_from_checkpoint=True)` goes on with them, with a fresh
-    model. Pass the callback to the constructor of the Trainer.
+    A term of the gates is added to the loss that the model returns, so the batches must have labels. Gates and the plan of what
+    was cut are saved with the trainer's checkpoints, and `trainer.train(resume_from_checkpoint=True)` goes on with them, with a
+    fresh model. Pass the callback to the constructor of the Trainer.
 
     Args:
         target: what may be left of the cost, as in `gator.Pruner`.
         gated: the share of the training steps with gates; the rest trains the network as it will be cut.
-        gate_lr: the learning rate of the gates; it rises and falls with that of the optimizer.
         cost: as in `gator.Pruner`.
         example_inputs: a dict of keyword arguments; by default the first batch without its labels.
         shrink: whether closed channels leave the model and its optimizer between epochs, so that the next ones are cheaper. By
@@ -56,8 +55,7 @@ class PruneCallback(transformers.TrainerCallback):  # type: ignore[misc]
         self,
         target: float | str = 0.5,
         *,
-        gated: float = 0.6,
-        gate_lr: float = 0.05,
+        gated: float = 0.3,
         cost: CostName | Cost | PlainCost = "flops",
         example_inputs: Mapping[str, Any] | None = None,
         shrink: bool | None = None,
@@ -65,7 +63,7 @@ class PruneCallback(transformers.TrainerCallback):  # type: ignore[misc]
     ) -> None:
         if not 0 < gated <= 1:
             raise GatorError(f"gated={gated!r}; expected a share of the training steps, more than 0 and at most 1")
-        self.target, self.gated, self.gate_lr, self.cost = target, gated, gate_lr, cost
+        self.target, self.gated, self.cost = target, gated, cost
         self.settings = {"keep_class": True, "min_width": 1, **settings}
         self.example_inputs, self.shrink = example_inputs, shrink
         self.pruner: Pruner | None = None
@@ -103,10 +101,10 @@ class PruneCallback(transformers.TrainerCallback):  # type: ignore[misc]
         self.pruner = Pruner(
             model, example, target=self.target, steps=steps, cost=self.cost, state=state_of_gates, **self.settings
         )
-        self._hook = model.register_forward_hook(self._with_cost)
+        self._hook = model.register_forward_hook(self._with_gates)
 
-    def _with_cost(self, model: nn.Module, args: Any, output: Any) -> Any:  # noqa: ARG002
-        """Add the cost to the loss in the model's output."""
+    def _with_gates(self, model: nn.Module, args: Any, output: Any) -> Any:  # noqa: ARG002
+        """Add the term of the gates to the loss in the model's output."""
         if self.pruner is None or not model.training or self.pruner.finished:
             return None
         if isinstance(output, Mapping) and isinstance(output.get("loss"), Tensor):
@@ -115,7 +113,7 @@ class PruneCallback(transformers.TrainerCallback):  # type: ignore[misc]
         if isinstance(output, tuple) and output and isinstance(output[0], Tensor) and output[0].ndim == 0:
             return (output[0] + self.pruner.loss(), *output[1:])
         raise GatorError(
-            "the model returns no loss that the cost could be added to\n"
+            "the model returns no loss that the gates could learn from\n"
             "  Pass labels with every batch, so that the model computes the loss itself; label_smoothing_factor and "
             "compute_loss_func compute it outside."
         )
@@ -124,8 +122,7 @@ class PruneCallback(transformers.TrainerCallback):  # type: ignore[misc]
         assert self.pruner is not None
         if given["model"] is not self.pruner.model:
             raise GatorError("the Trainer has replaced its model since the gates were put on, so they would learn nothing")
-        rate = given["optimizer"].param_groups[0]["lr"] / args.learning_rate if args.learning_rate else 1.0
-        self.pruner.step(lr=self.gate_lr * rate)
+        self.pruner.step()
 
     def on_log(self, args: Any, state: Any, control: Any, **given: Any) -> None:  # noqa: ARG002
         if self.pruner is not None:
@@ -133,14 +130,14 @@ class PruneCallback(transformers.TrainerCallback):  # type: ignore[misc]
                 entry["cost_left"] = self.pruner.cost_left / self.pruner.whole_cost
 
     def on_epoch_begin(self, args: Any, state: Any, control: Any, **given: Any) -> None:  # noqa: ARG002
-        """Shrink between epochs. A run that is resumed from the end of an epoch gets here too, so both draw the same gates."""
+        """Shrink between epochs. A run that is resumed from the end of an epoch gets here too."""
         assert self.pruner is not None
         between_epochs = float(state.epoch or 0).is_integer()  # not so when a run is resumed in the middle of an epoch
         if self._shrinks and between_epochs and should_shrink(self.pruner):
             optimizer = given["optimizer"]
             self._hook.remove()  # the cut is checked with inputs that have no labels
             self.pruner.shrink_(optimizer.optimizer if isinstance(optimizer, accelerate.AcceleratedOptimizer) else optimizer)
-            self._hook = self.pruner.model.register_forward_hook(self._with_cost)
+            self._hook = self.pruner.model.register_forward_hook(self._with_gates)
 
     def on_save(self, args: Any, state: Any, control: Any, **given: Any) -> None:  # noqa: ARG002
         if self.pruner is not None and state.is_world_process_zero:

@@ -32,15 +32,14 @@ _EVENTS = ("on_pretrain_routine_start", "on_pretrain_routine_end", "on_train_bat
 class PruneCallback:
     """Prunes the network of an Ultralytics trainer while it trains: `PruneCallback(0.5).add_to(yolo)`, then `yolo.train(...)`.
 
-    The cost is added to the loss of every batch, gates are updated after every batch, and at the end of an epoch the closed
-    channels leave the network, the optimizer and the average of its weights that Ultralytics validates and saves. After the
-    gated epochs the target is reached; the others train the smaller network. `best.pt` is the best of these. To be able to
+    A term of the gates is added to the loss of every batch, they are updated after every batch, and at the end of an epoch the
+    closed channels leave the network, the optimizer and the average of its weights that Ultralytics validates and saves. After
+    the gated epochs the target is reached; the others train the smaller network. `best.pt` is the best of these. To be able to
     resume a run, use `pruning_trainer`.
 
     Args:
         target: what may be left of the cost, as in `gator.Pruner`.
         gated: the share of the epochs with gates.
-        gate_lr: the learning rate of the gates; it rises and falls with that of the optimizer.
         cost: as in `gator.Pruner`, counted for one image of the size that is trained with.
         settings: further arguments of `gator.Pruner`.
     """
@@ -49,14 +48,13 @@ class PruneCallback:
         self,
         target: float | str = 0.5,
         *,
-        gated: float = 0.6,
-        gate_lr: float = 0.05,
+        gated: float = 0.3,
         cost: CostName | Cost | PlainCost = "flops",
         **settings: Any,
     ) -> None:
         if not 0 < gated <= 1:
             raise GatorError(f"gated={gated!r}; expected a share of the epochs, more than 0 and at most 1")
-        self.target, self.gated, self.gate_lr, self.cost = target, gated, gate_lr, cost
+        self.target, self.gated, self.cost = target, gated, cost
         self.settings = {"min_width": 1, **settings, "keep_class": True}  # a block without channels would change the class
         self.pruner: Pruner | None = None
         self.cost_left = 1.0  # as a share of the cost at the start
@@ -100,13 +98,13 @@ class PruneCallback:
         )  # fmt: skip
         self._epochs = epochs
 
-        def with_cost(module: nn.Module, args: Any, output: Any) -> Any:
-            return self._with_cost(args[0], output) if module is model else None  # a copy of the model has the hook too
+        def with_gates(module: nn.Module, args: Any, output: Any) -> Any:
+            return self._with_gates(args[0], output) if module is model else None  # a copy of the model has the hook too
 
-        self._hook = model.register_forward_hook(with_cost)
+        self._hook = model.register_forward_hook(with_gates)
 
-    def _with_cost(self, given: Any, output: Any) -> Any:
-        """Add the cost to the loss of a batch, which Ultralytics has multiplied by the number of its images."""
+    def _with_gates(self, given: Any, output: Any) -> Any:
+        """Add the term of the gates to the loss of a batch, which Ultralytics has multiplied by the number of its images."""
         assert self.pruner is not None
         if not isinstance(given, dict) or not self._found().training:
             return None  # no batch with labels
@@ -119,9 +117,7 @@ class PruneCallback:
             return
         if trainer.model is not self._model:
             raise GatorError("the trainer has replaced its model since the gates were put on, so they would learn nothing")
-        # Biases warm up from a higher rate down, the other parameters from zero.
-        rate = min(group["lr"] / group["initial_lr"] for group in trainer.optimizer.param_groups)
-        self.pruner.step(lr=self.gate_lr * min(rate, 1.0))
+        self.pruner.step()
 
     def on_train_epoch_end(self, trainer: Any) -> None:
         """Remove what is closed, before the average of the weights is validated and saved."""

@@ -10,12 +10,11 @@ def of_training(loop: Loop) -> str:
 
 
 def of_gates(loop: Loop, goal: str, batches: int) -> str:
-    """Says what the loss and the accuracy are of, which is not the same: 51 % may be followed by 97 %."""
+    """Says what the accuracy is of."""
     norms = f"with batch norms recalibrated on {batches} batches" if batches else "without recalibrated batch norms"
     return (
         f"prune {loop.number + 1}: {_length(loop)} with gates, {goal}\n"
-        "  The loss is that of training, with gates drawn at random. The accuracy is\n"
-        "  that of the network as it would be cut now, without random gates and\n"
+        "  The accuracy is that of the network as it would be cut now,\n"
         f"  {norms}. It may fall for now."
     )
 

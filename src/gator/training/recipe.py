@@ -78,9 +78,9 @@ class PrunePhase(Phase):
     max_drop: float | None = None  # points of accuracy that may be lost, on held-back data: stops before a target loses more
     bisections: int = 2  # with max_drop, targets to try between the last that kept it and the first that did not
     criterion: Criterion | Literal["function"] | None = None  # with epochs = 0: choose channels by this instead of by gates
-    per: Per = "example"  # gates are drawn per example (as in the paper) or per batch (a little faster)
-    gamma: float = 0.2
-    gate_weight_decay: float = 0.0
+    per: Per = "example"  # gates per example (as in the paper) or per batch (a little faster)
+    gamma: float = 0.2  # with alphas: the learning rate of the gates, as a multiple of lr
+    gate_weight_decay: float = 0.0  # with alphas
     min_width: int = 0
     round_to: RoundTo = "auto"  # widths become multiples of this; "auto": of what devices work on at a time
     keep: tuple[str, ...] = ()

@@ -120,7 +120,8 @@ def _check_prune(prune: PrunePhase) -> None:
     _at_least(0, "prune.gate_weight_decay", prune.gate_weight_decay)
     for key in ("gamma", "gate_weight_decay"):
         if not prune.alphas and getattr(prune, key) != getattr(PrunePhase, key):
-            raise RecipeError(f"prune.{key} has no effect with a target; leave it out, or give prune.alphas")
+            found = getattr(prune, key)
+            raise RecipeError(f"prune.{key} = {found!r} has no effect with a target; leave it out, or give prune.alphas")
     _at_least(0, "prune.min_width", prune.min_width)
     fits = prune.round_to >= 1 if isinstance(prune.round_to, int) else prune.round_to == "auto"
     _need(fits, "prune.round_to", prune.round_to, "1 or more, or 'auto'")

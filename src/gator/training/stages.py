@@ -134,7 +134,7 @@ class Run:
     def built(self) -> nn.Module:
         """The network as the run starts with it."""
         model = self.networks.built()
-        if self.processes.rank:  # from here on every rank draws noise of its own; the weights were drawn alike
+        if self.processes.rank:  # from here on every rank has random numbers of its own; the weights were drawn alike
             torch.manual_seed(self.recipe.seed + 1_000_003 * self.processes.rank)
         return model
 
