@@ -54,7 +54,9 @@ def trainer(library, folder, callbacks, **settings):
 
 
 def callback(library, **settings):
-    return library.PruneCallback(**{"network": "net", "example_inputs": torch.randn(2, 1, 8, 8), "target": 0.6, **settings})
+    return library.PruneCallback(
+        **{"network": "net", "example_inputs": torch.randn(2, 1, 8, 8), "target": 0.6, "gated": 0.6, **settings}
+    )
 
 
 @pytest.mark.parametrize("accumulate", [1, 2])

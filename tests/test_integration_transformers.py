@@ -65,7 +65,7 @@ def trainer(folder, callbacks, model=None, **settings):
 
 
 def test_a_trainer_prunes_and_the_model_is_saved_and_loaded(library, tmp_path):
-    run = trainer(tmp_path, [library.PruneCallback(0.6)])
+    run = trainer(tmp_path, [library.PruneCallback(0.6, gated=0.6)])
     dense = sum(p.numel() for p in run.model.parameters())
     run.train()
     small = run.model
@@ -82,7 +82,7 @@ def test_a_trainer_prunes_and_the_model_is_saved_and_loaded(library, tmp_path):
 
 
 def test_a_resumed_run_ends_with_the_same_network(library, tmp_path):
-    whole = trainer(tmp_path / "whole", [library.PruneCallback(0.6)])
+    whole = trainer(tmp_path / "whole", [library.PruneCallback(0.6, gated=0.6)])
     whole.train()
 
     class Stop(library.transformers.TrainerCallback):
@@ -90,12 +90,12 @@ def test_a_resumed_run_ends_with_the_same_network(library, tmp_path):
             if state.global_step == 8:
                 raise KeyboardInterrupt
 
-    interrupted = trainer(tmp_path / "parts", [library.PruneCallback(0.6), Stop()])
+    interrupted = trainer(tmp_path / "parts", [library.PruneCallback(0.6, gated=0.6), Stop()])
     with pytest.raises(KeyboardInterrupt):
         interrupted.train()
     sizes = [sum(p.numel() for p in run.model.parameters()) for run in (interrupted, trainer(tmp_path / "new", []))]
     assert sizes[0] < 0.95 * sizes[1]  # it had shrunk by then
-    resumed = trainer(tmp_path / "parts", [library.PruneCallback(0.6)])
+    resumed = trainer(tmp_path / "parts", [library.PruneCallback(0.6, gated=0.6)])
     resumed.train(resume_from_checkpoint=True)
     one, other = whole.model.state_dict(), resumed.model.state_dict()
     assert [t.shape for t in one.values()] == [t.shape for t in other.values()]
@@ -105,18 +105,18 @@ def test_a_resumed_run_ends_with_the_same_network(library, tmp_path):
 
 def test_bad_use_is_explained(library, tmp_path):
     with pytest.raises(gator.GatorError, match="a second PruneCallback"):
-        trainer(tmp_path / "twice", [library.PruneCallback(0.6), library.PruneCallback(0.6)]).train()
+        trainer(tmp_path / "twice", [library.PruneCallback(0.6, gated=0.6), library.PruneCallback(0.6, gated=0.6)]).train()
     with pytest.raises(gator.GatorError, match="label_smoothing_factor"):
-        trainer(tmp_path / "smooth", [library.PruneCallback(0.6)], label_smoothing_factor=0.1).train()
+        trainer(tmp_path / "smooth", [library.PruneCallback(0.6, gated=0.6)], label_smoothing_factor=0.1).train()
     plain = trainer(tmp_path / "plain", [], max_steps=4)
     plain.train()
     with pytest.raises(gator.FileError, match="saved without gates"):
-        trainer(tmp_path / "plain", [library.PruneCallback(0.6)]).train(resume_from_checkpoint=True)
+        trainer(tmp_path / "plain", [library.PruneCallback(0.6, gated=0.6)]).train(resume_from_checkpoint=True)
     with pytest.raises(gator.FileError, match="save_pruned"):
         library.load_pruned(tmp_path / "plain", type(plain.model))
     with pytest.raises(gator.GatorError, match="gated=2"):
         library.PruneCallback(gated=2)
-    best = trainer(tmp_path / "best", [library.PruneCallback(0.6, shrink=True)])
+    best = trainer(tmp_path / "best", [library.PruneCallback(0.6, gated=0.6, shrink=True)])
     best.args.load_best_model_at_end = True
     with pytest.raises(gator.GatorError, match="load_best_model_at_end=False"):
         best.train()
@@ -127,15 +127,15 @@ def test_a_model_that_is_replaced_is_noticed(library, tmp_path):
         def on_step_begin(self, args, state, control, **_):
             run.callback_handler.model = bert()
 
-    run = trainer(tmp_path, [library.PruneCallback(0.6), Replace()])
+    run = trainer(tmp_path, [library.PruneCallback(0.6, gated=0.6), Replace()])
     with pytest.raises(gator.GatorError, match="replaced its model"):
         run.train()
 
 
 def test_a_checkpoint_of_another_plan_is_refused(library, tmp_path):
-    trainer(tmp_path / "one", [library.PruneCallback(0.6)], max_steps=12).train()
+    trainer(tmp_path / "one", [library.PruneCallback(0.6, gated=0.6)], max_steps=12).train()
     other = trainer(tmp_path / "two", [library.PruneCallback(0.5)])
     other.train()
-    again = trainer(tmp_path / "one", [library.PruneCallback(0.6)], model=other.model)
+    again = trainer(tmp_path / "one", [library.PruneCallback(0.6, gated=0.6)], model=other.model)
     with pytest.raises(gator.FileError, match="of another plan"):
         again.train(resume_from_checkpoint=True)
