@@ -144,3 +144,26 @@ def test_a_cut_in_graph_form_says_why(caplog):
         small = gator.cut(model, graph, {edge.name: range(edge.width - 1)})
     assert isinstance(small, torch.fx.GraphModule)
     assert "keep_class=True) keeps the class" in caplog.text
+
+
+class CopiedHeads(nn.Module):
+    """Attention heads on an axis of their own, which are copied into a layout that a single head has already."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.enter, self.leave = nn.Linear(5, 8 * 2), nn.Linear(8 * 2, 5)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        heads = self.enter(x).view(*x.shape[:2], -1, 2).transpose(1, 2).contiguous().relu()
+        return self.leave(heads.transpose(1, 2).contiguous().flatten(2))
+
+
+@pytest.mark.parametrize("heads", [1, 3])
+def test_a_single_head_keeps_the_class(heads: int) -> None:
+    model, x = CopiedHeads().double().eval(), torch.randn(2, 7, 5).double()
+    graph = gator.trace(model, x, keep_class=True)
+    kept = {graph.edges[0].name: range(heads)}
+    small = gator.cut(model, graph, kept, keep_class=True)
+    assert type(small) is CopiedHeads
+    with gator.masked(model, graph, kept):
+        torch.testing.assert_close(model(x), small(x), rtol=1e-8, atol=1e-8)
