@@ -122,8 +122,7 @@ def prune(method: str, teacher: nn.Module, texts: list[str], settings: Settings)
     optimizer = torch.optim.AdamW(student.parameters(), lr=settings.lr, weight_decay=0.0)
     pruner = None
     if method == "gates":
-        # A layer without channels would change the class, so every layer keeps some.
-        pruner = gator.Pruner(student, graph=graph, target=settings.target, steps=settings.gated, min_width=1)
+        pruner = gator.Pruner(student, graph=graph, target=settings.target, steps=settings.gated)
     else:
         gator.cut_(student, graph, gator.one_shot(student, graph, method, target=settings.target), optimizer=optimizer)
     student.train()

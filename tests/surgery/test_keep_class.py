@@ -10,6 +10,7 @@ from support import draw, gap, randomised, run
 from torch import nn
 
 import gator
+from gator import zoo
 
 
 class Halves(nn.Module):
@@ -167,3 +168,17 @@ def test_a_single_head_keeps_the_class(heads: int) -> None:
     assert type(small) is CopiedHeads
     with gator.masked(model, graph, kept):
         torch.testing.assert_close(model(x), small(x), rtol=1e-8, atol=1e-8)
+
+
+def test_every_edge_keeps_a_channel() -> None:
+    """A block that is worth nothing would go as a whole, and the class with it."""
+    model, x = zoo.build("digits:resnet").model, torch.randn(2, 1, 8, 8)
+    for keep_class in (False, True):
+        pruner = gator.Pruner(model, x, target=0.6, steps=4, keep_class=keep_class)
+        pruner.gates.worth.fill_(1.0)
+        pruner.gates.worth[pruner.gates.of_edge(pruner.graph.index_of("blocks.1.conv1"))] = 0.0
+        pruner.project()
+        small = pruner.cut()
+        pruner.detach()
+        assert (0 in pruner.gates.widths()) is not keep_class
+        assert (type(small) is type(model)) is keep_class

@@ -55,6 +55,8 @@ class Limits:
                 raise GatorError(f"min_width{where} is {number!r}; expected a whole number, 0 or more")
             chosen = edges_named(model, graph, [name], "min_width") if name else range(len(graph.edges))
             least[list(chosen)] = number
+        if graph.keep_class:
+            least = np.maximum(least, 1)  # without any channels of an edge, layers are gone that the class needs
         widths = np.array([edge.width for edge in graph.edges], dtype=np.int64)
         least = np.minimum(least, widths)
         kept = edges_named(model, graph, keep, "keep")

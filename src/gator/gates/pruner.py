@@ -68,7 +68,7 @@ class Pruner:
         round_to: widths are multiples of this. "auto": of the step that a latency table shows for the edge, else of 8 for
             edges of 64 channels or more, of 4 from 32 on and for grouped convolutions, so that no kernel becomes slower.
         keep: edges to leave as they are, by name, by a layer that writes them, by glob pattern or module.
-        keep_class: True removes only what leaves the class of `model` working, as in `gator.trace`.
+        keep_class: True removes only what leaves the class of `model` working, as in `gator.trace`; every edge keeps a channel.
         graph: a traced graph to use instead of `example_inputs`.
         state: what `state_dict()` gave for this network as it is now: the pruner resumes from there, with the target, steps and
             limits that it was saved with.
