@@ -8,7 +8,7 @@ sentences come from modules that were not trained on. The settings below were ch
 number of steps: it was raised from 600 to 900 after the tested sentences had been looked at.
 
 Mean cosine to the embeddings of the original on sentences that were not trained on, after 900 steps of 32 sentences (about 8
-minutes on two cores): 0.894 with gates, 0.944 with channels chosen once by their L1 norm. So the simple criterion is better here.
+minutes on two cores): 0.894 with gates, 0.944 with channels chosen once by their L1 norm, so the simple criterion is better.
 The student begins as a copy of its teacher, so the loss and all gradients are zero at first. That gates learn nothing then is a
 likely cause, which has not been tested. (Gates that were drawn at random, as in earlier versions, had 0.953.)
 """
