@@ -57,6 +57,13 @@ def test_after_detach_the_loss_is_not_to_blame() -> None:
         pruner.loss()
 
 
+def test_drawn_gates_need_the_learning_rate() -> None:
+    pruner = gator.Pruner(SmallResNet().train(), X, alpha=1.0)
+    backward(pruner, X, Y)
+    with pytest.raises(gator.GatorError, match="lr=None; expected the learning rate of this step"):
+        pruner.step()
+
+
 def test_alpha_of_a_target_cannot_be_set() -> None:
     pruner = gator.Pruner(SmallResNet(), X, target=0.5, steps=3)
     with pytest.raises(gator.GatorError, match="alpha cannot be set"):

@@ -30,7 +30,7 @@ def drawn_gates(logits: Tensor, noise: Tensor, alive: Tensor, held: Tensor, temp
 
 
 class DrawnGates(Gates):
-    """Gates that are drawn once per forward. Edges in `shared` have a reader without a batch axis, and one draw for a batch."""
+    """Gates that are drawn once per forward, for every example or, on shared edges, for the whole batch."""
 
     learned = ("logits", "held", "momentum")
 
@@ -38,14 +38,13 @@ class DrawnGates(Gates):
         self, graph: Hypergraph, settings: GateSettings, *, device: torch.device, dtype: torch.dtype,
         shared: frozenset[int] = frozenset(),
     ) -> None:  # fmt: skip
-        super().__init__(graph, device=device, dtype=dtype)
+        super().__init__(graph, device=device, dtype=dtype, shared=shared)
         first = math.log(PASS_AT_FIRST / (1 - PASS_AT_FIRST))
         self.logits = torch.full((len(self),), first, device=device, dtype=dtype, requires_grad=True)
         # Open whatever their logits say: channels that would close if a limit did not keep them open.
         self.held = torch.zeros_like(self.alive)
         self.momentum = torch.zeros(len(self), device=device, dtype=dtype)
         self._settings = settings
-        self._shared = torch.from_numpy(np.isin(self.edge_of, sorted(shared))).to(device)
         self._any_shared = bool(self._shared.any())
 
     @property

@@ -24,15 +24,21 @@ if TYPE_CHECKING:
 
 
 class Gates(ABC):
-    """The gates of all edges, as flat tensors in the order of the graph's edges."""
+    """The gates of all edges, as flat tensors in the order of the graph's edges.
+
+    Edges in `shared` have a reader without a batch axis, so that their examples cannot have gates of their own.
+    """
 
     learned: ClassVar[tuple[str, ...]]  # the tensors that a checkpoint holds, and that the gates of a smaller network inherit
 
-    def __init__(self, graph: Hypergraph, *, device: torch.device, dtype: torch.dtype) -> None:
+    def __init__(
+        self, graph: Hypergraph, *, device: torch.device, dtype: torch.dtype, shared: frozenset[int] = frozenset()
+    ) -> None:
         self.starts = graph.starts
         self.edge_of: NDArray[np.int64] = np.repeat(np.arange(len(graph.edges)), np.diff(graph.starts))
         self.alive = torch.ones(len(self.edge_of), dtype=torch.bool, device=device)
         self.device, self.dtype = device, dtype
+        self._shared = torch.from_numpy(np.isin(self.edge_of, sorted(shared))).to(device)
 
     def __len__(self) -> int:
         return len(self.edge_of)

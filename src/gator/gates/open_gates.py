@@ -44,16 +44,14 @@ class _WithCurvature(torch.autograd.Function):
 
 
 class OpenGates(Gates):
-    """Gates that are open as long as the channel lives. `worth` is averaged over the latest steps.
-
-    Edges in `shared` have a reader without a batch axis, so that their examples cannot be told apart.
-    """
+    """Gates that are open as long as the channel lives. `worth` is averaged over the latest steps."""
 
     learned = ("worth",)
 
-    def __init__(self, graph: Hypergraph, *, device: torch.device, dtype: torch.dtype, shared: frozenset[int]) -> None:
-        super().__init__(graph, device=device, dtype=dtype)
-        self._shared = torch.from_numpy(np.isin(self.edge_of, sorted(shared))).to(device)
+    def __init__(
+        self, graph: Hypergraph, *, device: torch.device, dtype: torch.dtype, shared: frozenset[int] = frozenset()
+    ) -> None:
+        super().__init__(graph, device=device, dtype=dtype, shared=shared)
         self.worth = torch.zeros(len(self), device=device, dtype=dtype)
         # Always zero. Their gradients are the sums of the gradients of all gates, and of their squares.
         self._slope, self._curvature = (torch.zeros_like(self.worth, requires_grad=True) for _ in range(2))

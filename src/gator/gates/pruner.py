@@ -340,7 +340,7 @@ class Pruner:
         assert self.budget.schedule is not None
         warnings.warn(
             f"cut() after {self.steps_taken} of {self.budget.schedule.steps} steps: the target is not reached yet, so the "
-            "channels to remove are chosen by what little is known about them, and the network has not adapted",
+            "channels to remove are chosen early, and the network has not been trained without them",
             stacklevel=2,
         )
         alive, _ = self.budget.projected(self.gates.living(), self.scores())
