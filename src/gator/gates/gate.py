@@ -49,7 +49,7 @@ class Gates(ABC):
 
     @abstractmethod
     def taken_gradient(self, scale: Tensor, squared_scale: Tensor) -> Tensor:
-        """The gradient since the last call, for `update_`, taken off.
+        """What `update_` learns from since the last call (gradients, or squared ones), taken off.
 
         It is scaled as the loss was: by `scale` in all; the squares of the scales of all backwards add up to `squared_scale`.
         """

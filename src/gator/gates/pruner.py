@@ -285,9 +285,7 @@ class Pruner:
         if not isinstance(self.gates, OpenGates):
             raise GatorError("there is no target to meet: this pruner was given alpha=")
         worth, price = (each.cpu().double().numpy() for each in (self.gates.worth, self._loss.lambda_hat))
-        # What does harm goes first, and most of all where it costs much.
-        by_cost = np.where(worth > 0, worth / np.maximum(price, 1e-300), worth * price)
-        return np.where(price > 0, by_cost, np.inf)
+        return np.where(price > 0, worth / np.maximum(price, 1e-300), np.inf)
 
     def _keep_only(self, alive: NDArray[np.bool_]) -> None:
         changed = bool((alive != self.gates.living()).any())

@@ -41,7 +41,7 @@ def rows_of(pruner: Pruner) -> list[Row]:
 
 
 def _relative(scores: Scores, alive: Alive) -> Scores:
-    known = np.abs(scores[alive & np.isfinite(scores)])
+    known = scores[alive & np.isfinite(scores)]
     mean = float(np.mean(known)) if len(known) else 0.0
     found: Scores = scores / mean if mean > 0 else np.full_like(scores, np.nan)
     return np.where(np.isfinite(scores), found, np.nan)
