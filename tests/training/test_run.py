@@ -282,6 +282,13 @@ def test_sub_batches_add_up_to_the_batch(tmp_path) -> None:
     assert results[0] == pytest.approx(results[1], rel=1e-4)
 
 
+def test_gates_during_a_share_of_the_epochs(tmp_path) -> None:
+    recipe = short_recipe("train.epochs=0", "prune.gated=0.25")
+    gator.run(recipe, folder=tmp_path / "run")
+    first, second = (line for line in metrics_of(tmp_path / "run") if line["phase"] == "prune")
+    assert first["cost_left"] == second["cost_left"] <= 0.5
+
+
 def test_other_settings_of_a_run(tmp_path) -> None:
     """bf16, channels_last, AdamW, clipping, label smoothing and the memory cost work in one run."""
     changes = (

@@ -305,7 +305,7 @@ class Run:
             target = f"{parse_target(target, self.whole_cost, cost.unit)!r} {cost.unit}"
         self.pruner = Pruner(
             self.model, self.example, cost=cost, target=target, alpha=goal.alpha,
-            steps=None if target is None else settings.epochs * len(self.data.train),
+            steps=None if target is None else max(1, round(settings.gated * settings.epochs * len(self.data.train))),
             per=settings.per, gamma=settings.gamma, weight_decay=settings.gate_weight_decay, min_width=settings.min_width,
             round_to=settings.round_to, keep=settings.keep if state is None else state["keep"], keep_class=settings.keep_class,
             state=state,
