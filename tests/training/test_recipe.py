@@ -92,7 +92,7 @@ def test_a_change_of_alphas_replaces_the_target() -> None:
 
 def test_a_share_of_the_steps_with_gates_needs_a_target() -> None:
     with pytest.raises(gator.RecipeError, match=r"prune.gated needs prune.target or prune.targets, and gates"):
-        read_recipe("digits", ["prune.alphas=[1.0]", "prune.gated=0.5"])
+        recipe_from_text(LEAST, ["prune.alphas=[1.0]", "prune.gated=0.5"])
 
 
 def test_a_missing_key_is_named() -> None:
