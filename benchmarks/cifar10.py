@@ -67,11 +67,12 @@ class Experiment:
 def experiments() -> list[Experiment]:
     """In the order in which they are run: the curves first, then what takes long."""
     plan = []
-    three = ("gator", "l1", "torch-pruning-l1")
+    three, controls = ("gator", "l1", "torch-pruning-l1"), ("torch-pruning-taylor", "first")
     for epochs in (3, 6, 12):
         for target in (0.5, 0.25):
             plan += [Experiment("resnet20", method, target, epochs) for method in three]
         if epochs == 6:
+            plan += [Experiment("resnet20", method, target, 6) for target in (0.5, 0.25) for method in controls]
             plan += [Experiment("resnet20", "gator", 0.6, each, cost="latency") for each in (3, 6)]
             plan += [Experiment("resnet56", method, 0.25, epochs) for method in three]
             plan += [Experiment("resnet56", method, 0.5, epochs) for method in ("gator", "torch-pruning-l1")]
@@ -83,7 +84,7 @@ def experiments() -> list[Experiment]:
     plan += [Experiment("resnet20", method, 0.25, 40) for method in ("gator", "l1", "torch-pruning-l1")]
     plan += [Experiment("resnet56", "gator", 0.25, 30), Experiment("resnet56", "gator", 0.5, 20, cost="memory")]
     plan += [Experiment("resnet20", method, 0.5, 40, seed) for seed in (1, 2) for method in ("gator", "l1")]
-    plan += [Experiment("resnet20", method, 0.5, 40) for method in ("torch-pruning-l1", "torch-pruning-taylor", "first")]
+    plan += [Experiment("resnet20", method, 0.5, 40) for method in ("torch-pruning-l1", *controls)]
     plan += [Experiment("resnet20", "gator", 0.5, 40, cost="memory")]
     return plan
 
