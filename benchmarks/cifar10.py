@@ -31,8 +31,8 @@ from pathlib import Path
 
 import torch
 from cifar10_methods import blocks_removed, by_torch_pruning, first_channels, macs_of
-from cifar10_table import LATENCIES, RESULTS, plot, table
-from teacher_outputs import remembered_answers
+from cifar10_table import LATENCIES, RESULTS, fingerprint, plot, table
+from teacher_outputs import cached_outputs
 
 import gator
 from gator import Latency, zoo
@@ -41,7 +41,7 @@ from gator.graph.inputs import describe
 from gator.training.recipe_file import recipe_from_text
 from gator.zoo.data import load_data
 
-GATES = "squares"  # what gates learn from; results of an earlier version say something else
+GATES_VERSION = "squares"  # what gates learn from; results of other versions are made again
 SHARED = Path(__file__).parents[2] / "shared"
 
 
@@ -91,14 +91,13 @@ def experiments() -> list[Experiment]:
 
 # The learning rate of 3 epochs, and that few epochs with gates are best, were found on held-back images (NOTES.md); for longer
 # runs all methods have the same learning rate.
-GATED = {3: 0.65, 6: 0.65, 12: 2, 20: 2, 40: 3}  # epochs with gates, of so many in all
+GATED = {3: 0.65, 6: 0.65, 12: 2, 20: 2, 40: 3}  # epochs on the schedule of the target, of so many in all
 LEARNING_RATES = {3: 0.02, 6: 0.03, 12: 0.05, 20: 0.05, 40: 0.05}
 
 
 def recipe_of(one: Experiment, data: str, weights: str, hold_back: int = 0) -> gator.Recipe:
-    gates = one.method == "gator"
     criterion = {"gator": "", "l1": "l1"}.get(one.method, "function")
-    gated = math.ceil(GATED[one.epochs]) if gates else 0
+    gated = math.ceil(gated_epochs(one))
     phase = f"lr = {LEARNING_RATES[one.epochs]}\nnesterov = true\nweight_decay = 5e-4\ndistill = 0.7\ntemperature = 4.0\n"
     return recipe_from_text(f"""
 name = "{one.name}"
@@ -115,7 +114,7 @@ hold_back = {hold_back}
 cost = "{one.cost}"
 target = {one.target}
 epochs = {gated}
-gated = {GATED[one.epochs] / gated if gates else 1.0}
+gated = {gated_epochs(one) / gated if gated else 1.0}
 round_to = {'"auto"' if one.cost == "latency" else 1}
 {f'criterion = "{criterion}"' if criterion else ""}
 {phase}
@@ -133,8 +132,14 @@ evaluate_every = 0
 """)
 
 
+def gated_epochs(one: Experiment) -> float:
+    return GATED[one.epochs] if one.method == "gator" else 0
+
+
 def folder_of(one: Experiment, options: argparse.Namespace) -> Path:
-    return Path(options.folder) / (f"{one.name}-{GATES}" if one.method == "gator" else one.name)
+    """The run folder. Other versions of the gates and other lengths of the gated phase have folders of their own."""
+    version = f"-{GATES_VERSION}-{gated_epochs(one):g}" if one.method == "gator" else ""
+    return Path(options.folder) / f"{one.name}{version}"
 
 
 def run(one: Experiment, options: argparse.Namespace) -> None:
@@ -150,19 +155,17 @@ def run(one: Experiment, options: argparse.Namespace) -> None:
     torch.set_num_threads(1)
     if not (folder / "result.json").is_file():
         started = (folder / "recipe.toml").is_file()
-        answers = Path(options.folder) / "teachers" / f"{one.network}-s{one.seed}-{one.precision}.sqlite"
-        with remembered_answers(answers):
+        with cached_outputs(Path(options.folder) / "teachers" / f"{one.network}-s{one.seed}-{one.precision}.sqlite"):
             gator.resume(folder, choose=choose) if started else gator.run(recipe, folder=folder, choose=choose)
     result = json.loads((folder / "result.json").read_text())
     network = gator.load(folder / result["rounds"][0]["file"], zoo.build(f"cifar:{one.network}").model)
     dense = zoo.build(f"cifar:{one.network}").model
-    metrics = [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
     figures = result["rounds"][0]["figures"]
     RESULTS.mkdir(parents=True, exist_ok=True)
     shutil.copy(folder / result["rounds"][0]["file"], RESULTS / f"{one.name}.safetensors")
     content = {
         **asdict(one),
-        **({"gates": GATES} if one.method == "gator" else {}),
+        **({"gates": GATES_VERSION} if one.method == "gator" else {}),
         "accuracy": figures["accuracy"],
         "accuracy_cut": result["rounds"][0]["accuracy_cut"],
         "dense_accuracy": result["before"]["accuracy"],
@@ -171,9 +174,8 @@ def run(one: Experiment, options: argparse.Namespace) -> None:
         "params": sum(p.numel() for p in network.parameters()),
         "dense_params": sum(p.numel() for p in dense.parameters()),
         "blocks_removed": blocks_removed(dense, network),
-        "lr": recipe.finetune.lr,
-        "gated_epochs": recipe.prune.gated * recipe.prune.epochs,
-        "seconds_of_training": round(sum({(m["phase"], m["round"]): m["seconds"] for m in metrics}.values())),
+        "lr": LEARNING_RATES[one.epochs],
+        "gated_epochs": gated_epochs(one),
     }
     (RESULTS / f"{one.name}.json").write_text(json.dumps(content, indent=1) + "\n")
     print(f"{one.name}: {figures['accuracy']:.2f} % with {content['macs'] / content['dense_macs']:.3f} of the MACs", flush=True)
@@ -188,6 +190,7 @@ def time_all() -> None:
         network, dense = gator.load(path), zoo.build(f"cifar:{path.stem.partition('-')[0]}").model
         before, after = timer.accurate_times([timer.prepare(each.eval()) for each in (dense, network)])
         found[path.stem] = {
+            "network": fingerprint(path),
             "ms": round(after.median_ms, 4),
             "dense_ms": round(before.median_ms, 4),
             "spread": round(after.spread_ms, 4),
@@ -199,14 +202,17 @@ def time_all() -> None:
 def work(options: argparse.Namespace) -> None:
     """The runs that no other process is running, one after the other."""
     for one in experiments():
-        if not is_done(one.name):
+        if not is_done(one):
             run_alone(one, options)
 
 
-def is_done(name: str) -> bool:
-    """Whether the network is among the results. Those that an earlier version made are to be made again."""
-    path = RESULTS / f"{name}.json"
-    return path.is_file() and json.loads(path.read_text()).get("gates", GATES) == GATES
+def is_done(one: Experiment) -> bool:
+    """Whether the network is among the results, made by these gates in so many epochs. Others are to be made again."""
+    path = RESULTS / f"{one.name}.json"
+    if not path.is_file():
+        return False
+    found = json.loads(path.read_text())
+    return found.get("gates", GATES_VERSION) == GATES_VERSION and found["gated_epochs"] == gated_epochs(one)
 
 
 def run_alone(one: Experiment, options: argparse.Namespace) -> None:
@@ -232,7 +238,7 @@ def main() -> None:
     plan = {one.name: one for one in experiments()}
     if options.command == "list":
         for name, one in plan.items():
-            state = "done" if is_done(name) else "started" if folder_of(one, options).is_dir() else ""
+            state = "done" if is_done(one) else "started" if folder_of(one, options).is_dir() else ""
             print(f"{name:44} {state}")
     elif options.command == "run":
         for name in options.names:

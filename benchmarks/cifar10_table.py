@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import statistics
 from collections.abc import Iterator
@@ -22,8 +23,8 @@ COLORS = {
     "first": ("#5b6fb5", "first channels"),
 }
 METHODS = tuple(COLORS)
-# By the "gates" of a result: what the table adds to the method if an earlier version of Gator made it.
-EARLIER = {"": "", "squares": "", "drawn": ", drawn gates", "slopes": ", gates with slopes"}
+# What the table adds to "gator", by the version of the gates that the result names; oldest first.
+VERSIONS = {"": "", "drawn": ", drawn gates", "slopes": ", gates with slopes", "squares": ""}
 
 
 @dataclass(frozen=True)
@@ -43,9 +44,10 @@ class Row:
 
     @property
     def latency(self) -> float | None:
-        """As a share of the dense network's, on ONNX Runtime; None before it was measured."""
+        """As a share of the dense network's, on ONNX Runtime; None before these very networks were timed."""
         known = json.loads(LATENCIES.read_text()) if LATENCIES.is_file() else {}
-        times = [known[one["name"]] for one in self.runs if one["name"] in known]
+        names = [one["name"] for one in self.runs]
+        times = [known[name] for name in names if name in known and known[name]["network"] == fingerprint(_network(name))]
         return statistics.mean(one["ms"] / one["dense_ms"] for one in times) if times else None
 
     @property
@@ -74,11 +76,19 @@ class Row:
         return f"{near.name}: {near.accuracy - RESNET56_DENSE:+.2f} at {left}"
 
 
+def _network(name: str) -> Path:
+    return RESULTS / f"{name}.safetensors"
+
+
+def fingerprint(network: Path) -> str:
+    return hashlib.sha256(network.read_bytes()).hexdigest()[:16]
+
+
 def rows() -> list[Row]:
     grouped: dict[tuple[Any, ...], list[dict[str, Any]]] = {}
     for path in sorted(RESULTS.glob("*.json")):
         one = {"precision": "bf16", "blocks_removed": [], "gates": ""} | json.loads(path.read_text()) | {"name": path.stem}
-        kind = (METHODS.index(one["method"]), one["precision"], one["gates"])
+        kind = (METHODS.index(one["method"]), one["precision"], tuple(VERSIONS).index(one["gates"]))
         key = (one["network"], one["cost"], -one["target"], one["epochs"], *kind)
         grouped.setdefault(key, []).append(one)
     return [Row(tuple(grouped[key])) for key in sorted(grouped)]
@@ -104,7 +114,7 @@ def _lines() -> Iterator[str]:
     for row in found:
         cells = [
             row["network"], f"{row['target']:g} {row['cost']}", row["epochs"],
-            row["method"] + ", float32" * (row["precision"] == "no") + EARLIER[row["gates"]],
+            row["method"] + ", float32" * (row["precision"] == "no") + VERSIONS[row["gates"]],
             f"{row.mean('accuracy'):.2f}{row.spread}", f"{row.change:+.2f}", f"{row.mean('accuracy_cut'):.2f}",
             f"{row.share('macs'):.3f}", f"{row.share('params'):.3f}", f"{row.latency:.2f}" if row.latency else "",
         ] + [row.paper] * paper  # fmt: skip
@@ -118,9 +128,7 @@ def plot() -> None:
     matplotlib.use("Agg")
     from matplotlib import pyplot
 
-    wanted = {"network": "resnet20", "cost": "flops", "precision": "bf16"}
-    found = [row for row in rows() if all(row[key] == value for key, value in wanted.items()) and row["gates"] != "drawn"]
-    found = list({(row["method"], row["target"], row["epochs"]): row for row in found}.values())  # of two versions the later
+    found = _current(network="resnet20", cost="flops", precision="bf16")
     figure, axes = pyplot.subplots(1, 2, figsize=(10, 3.8))
     for axis, target in zip(axes, (0.5, 0.25), strict=True):
         for method in METHODS:
@@ -140,21 +148,21 @@ def plot() -> None:
         dense = [(1.0, found[0]["dense_accuracy"])] if shown else []
         _line(axes[0], method, dense + [(row.share("macs"), row.mean("accuracy")) for row in shown])
         _line(axes[1], method, dense + [(row.latency, row.mean("accuracy")) for row in shown if row.latency])
-    for row in rows():
-        if (row["network"], row["cost"], row["epochs"]) == ("resnet20", "latency", epochs) and row.latency:
-            style = {
-                "color": COLORS["gator"][0],
-                "marker": "*",
-                "markersize": 13,
-                "linestyle": "",
-                "label": "Gator, for latency",
-            }
-            axes[0].plot(row.share("macs"), row.mean("accuracy"), **style)
-            axes[1].plot(row.latency, row.mean("accuracy"), **style)
+    star = {"color": COLORS["gator"][0], "marker": "*", "markersize": 13, "linestyle": "", "label": "Gator, for latency"}
+    for row in _current(network="resnet20", cost="latency", epochs=epochs):
+        if row.latency:
+            axes[0].plot(row.share("macs"), row.mean("accuracy"), **star)
+            axes[1].plot(row.latency, row.mean("accuracy"), **star)
     axes[0].set(xlabel="MACs, as a share of the dense network's", ylabel="test accuracy %")
     axes[1].set(xlabel="latency on ONNX Runtime, one thread, one image")
     axes[0].set_title(f"ResNet-20, {epochs} epochs in all")
     _write(figure, axes, "pareto.png")
+
+
+def _current(**wanted: Any) -> list[Row]:
+    """The rows with these values, without drawn gates; of two versions of the gates the later."""
+    found = [row for row in rows() if all(row[key] == value for key, value in wanted.items()) and row["gates"] != "drawn"]
+    return list({(row["method"], row["target"], row["epochs"]): row for row in found}.values())
 
 
 def _longest(found: list[Row]) -> int:

@@ -1,4 +1,4 @@
-"""The teacher's answers on disk: all methods of a seed see the same images in the same order, so they compute them once."""
+"""The teacher's outputs on disk: all methods of a seed see the same images in the same order, so they compute them once."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ from torch import Tensor, nn
 from gator.training.networks import Networks
 
 
-class RememberedTeacher(nn.Module):
-    """Looks up what the teacher answered to exactly this batch, and asks it otherwise. Processes may share the file."""
+class CachedTeacher(nn.Module):
+    """Looks up the outputs for exactly this batch, and computes them if they are new. Processes may share the file."""
 
     def __init__(self, teacher: nn.Module, file: Path) -> None:
         super().__init__()
@@ -26,26 +26,27 @@ class RememberedTeacher(nn.Module):
         self._key = weights.digest()
         file.parent.mkdir(parents=True, exist_ok=True)
         self._file = sqlite3.connect(file, isolation_level=None, timeout=60)
-        self._file.execute("create table if not exists answers (batch blob primary key, scores blob, dtype text) without rowid")
+        self._file.execute("create table if not exists outputs (batch blob primary key, scores blob, dtype text) without rowid")
 
     def forward(self, x: Tensor) -> Tensor:
         batch = hashlib.blake2b(x.contiguous().numpy(), digest_size=16, key=self._key).digest()
-        found = self._file.execute("select scores, dtype from answers where batch = ?", [batch]).fetchone()
+        found = self._file.execute("select scores, dtype from outputs where batch = ?", [batch]).fetchone()
         if found is not None:
             scores = torch.frombuffer(bytearray(found[0]), dtype=torch.float32).view(len(x), -1)
             return scores.to(getattr(torch, found[1]))
-        answer: Tensor = self.teacher(x)
-        row = (batch, answer.float().contiguous().numpy().tobytes(), str(answer.dtype).removeprefix("torch."))
-        self._file.execute("insert or ignore into answers values (?, ?, ?)", row)
-        return answer
+        output: Tensor = self.teacher(x)
+        row = (batch, output.float().contiguous().numpy().tobytes(), str(output.dtype).removeprefix("torch."))
+        self._file.execute("insert or ignore into outputs values (?, ?, ?)", row)
+        return output
 
 
 @contextmanager
-def remembered_answers(file: Path) -> Iterator[None]:
+def cached_outputs(file: Path) -> Iterator[None]:
     """Inside, the teachers of all runs share this file; they must compute in the same precision."""
-    ask = Networks.teacher
-    Networks.teacher = lambda networks, path: RememberedTeacher(ask(networks, path), file)  # type: ignore[method-assign]
+    # A recipe has no setting for a teacher of one's own, so the method that makes it is replaced.
+    make = Networks.teacher
+    Networks.teacher = lambda networks, path: CachedTeacher(make(networks, path), file)  # type: ignore[method-assign]
     try:
         yield
     finally:
-        Networks.teacher = ask  # type: ignore[method-assign]
+        Networks.teacher = make  # type: ignore[method-assign]

@@ -112,9 +112,9 @@ def test_examples_that_cannot_be_told_apart_are_squared_together(kind, per):
     (output.square().mean() + pruner.loss()).backward()
     weight = model.read.weight[0, :, 0, 0] + (model.second.weight[0] if kind is Folded else 0)
     channels = (model.write(x).sum((2, 3)) * weight).detach()
-    slope = (2 * output.detach()[:, None] * channels).mean(0)
+    gradient = (2 * output.detach()[:, None] * channels).mean(0)
     pruner.step()
-    torch.testing.assert_close(pruner.gates.worth, 8 * slope.square() / 100, rtol=1e-9, atol=1e-12)
+    torch.testing.assert_close(pruner.gates.worth, 8 * gradient.square() / 100, rtol=1e-9, atol=1e-12)
 
 
 def test_the_dearest_of_equals_goes_first():

@@ -63,6 +63,7 @@ def test_the_least_a_recipe_needs() -> None:
         ("prune.criterion=l3", "prune.criterion = 'l3'; expected 'l1', 'l2'"),
         ("prune.criterion=l1", "prune.criterion chooses channels without training: set prune.epochs = 0"),
         ("prune.gated=0", "prune.gated = 0.0; expected a share of the steps, above 0 and up to 1"),
+        ("prune.gated=1.5", "prune.gated = 1.5; expected a share of the steps, above 0 and up to 1"),
         ("prune.gamma=1.0", "prune.gamma = 1.0 has no effect with a target; leave it out, or give prune.alphas"),
         ("finetune.anneal=again", "finetune.anneal = 'again'; expected 'auto', 'restart' or 'continue'"),
         ("latency.device=tpu", "latency.device = 'tpu'; expected 'auto', 'cpu', 'cuda' or 'mps'"),
@@ -90,9 +91,13 @@ def test_a_change_of_alphas_replaces_the_target() -> None:
     assert recipe_from_text(LEAST, ["prune.target=4 MB"]).prune.target == "4 MB"
 
 
-def test_a_share_of_the_steps_with_gates_needs_a_target() -> None:
-    with pytest.raises(gator.RecipeError, match=r"prune.gated needs prune.target or prune.targets, and gates"):
-        recipe_from_text(LEAST, ["prune.alphas=[1.0]", "prune.gated=0.5"])
+@pytest.mark.parametrize(
+    ("key", "changes"),
+    [("prune.alphas", ["prune.alphas=[1.0]"]), ("prune.criterion", ["prune.criterion=l1", "prune.epochs=0"])],
+)
+def test_a_share_of_the_steps_needs_a_schedule(key, changes) -> None:
+    with pytest.raises(gator.RecipeError, match=f"prune.gated = 0.5 has no effect with {key}; leave it out"):
+        recipe_from_text(LEAST, [*changes, "prune.gated=0.5"])
 
 
 def test_a_missing_key_is_named() -> None:

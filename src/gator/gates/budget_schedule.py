@@ -30,5 +30,5 @@ class Schedule:
         return self.target + max(self.whole - self.target, 0.0) * left
 
     def acts_at(self, step: int) -> bool:
-        """Whether channels are closed after this step: after every 200th part of all steps."""
+        """Whether channels close after this step: every `steps // 200` steps, or every step if there are fewer than 400."""
         return step % max(1, self.steps // 200) == 0

@@ -49,14 +49,14 @@ class Gates(ABC):
 
     @abstractmethod
     def taken_gradient(self, scale: Tensor, squared_scale: Tensor) -> Tensor:
-        """What `update_` learns from since the last call (gradients, or squared ones), taken off.
+        """Return what `update_` learns from, summed since the last call, and reset it: gradients, or squares of them.
 
         It is scaled as the loss was: by `scale` in all; the squares of the scales of all backwards add up to `squared_scale`.
         """
 
     @abstractmethod
     def update_(self, gradient: Tensor, price: Tensor, lr: float) -> None:
-        """Learn from the mean gradient of a step; `price` is the share of the cost of one channel (lambda of eq. 6 and 7)."""
+        """Learn from the mean of `taken_gradient` over a step; `price` is what a channel costs (lambda of eq. 6 and 7)."""
 
     @property
     @abstractmethod

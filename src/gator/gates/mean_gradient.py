@@ -1,4 +1,4 @@
-"""The gradient that gates learn from: the mean over all micro-batches and processes, however the loss was scaled."""
+"""What gates learn from, gradients or their squares: the mean over micro-batches and processes, however the loss is scaled."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def scale_term(scale: Tensor) -> Tensor:
 
 
 def mean_gradient_(gates: Gates, scale: Tensor) -> Tensor | None:
-    """The mean gradient of the gates over micro-batches and processes, taken off; None after an overflow of a scaler."""
+    """The mean over micro-batches and processes of what gates learn from; resets it. None after an overflow of a scaler."""
     if scale.grad is None:
         raise GatorError(
             "pruner.step() found no gradient of pruner.loss(): add it to the loss (loss = criterion(...) + pruner.loss()) "

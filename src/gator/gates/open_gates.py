@@ -1,11 +1,11 @@
 """`OpenGates`: gates on the way to a target. They are open until they are closed, and find out what channels are worth.
 
-A channel is worth as much as the loss would grow without it. The gradient of its gate, the first term of the Taylor series,
-says little about that: a trained network is near a minimum, and what is left of the gradient is mostly noise. The next term is
-half the second derivative. The mean squared gradient of an example (the Fisher information) stands for it and costs nothing.
-It ranks channels; how large it is beside the second derivative depends on the loss, so the two terms cannot be added. With one
-row of gates for a batch it is the squared gradient of the batch times its size, which overrates channels that all examples use
-alike. Nothing is drawn: the network would have to recover from that as well.
+The worth of a channel is how much the loss would grow without it. The gradient of its gate, the first term of the Taylor
+series, says little about that: near a minimum it is mostly noise. The next term is half the second derivative. The squared
+gradient of an example's loss, averaged over the examples (the empirical Fisher information), estimates it up to a factor and
+costs nothing. The factor depends on the loss, so squares rank channels but cannot be added to gradients. With one row of gates
+for a batch, the squared gradient of the batch times its size is used, which overrates channels that all examples use alike.
+Gates are not drawn at random, because the network would have to recover from that noise too.
 """
 
 from __future__ import annotations
@@ -66,7 +66,7 @@ class OpenGates(Gates):
         return opened
 
     def taken_gradient(self, scale: Tensor, squared_scale: Tensor) -> Tensor:
-        """The squared gradients; scaled as the loss was, not as its square."""
+        """The sum of the squared gradients, scaled like the loss itself (a square is scaled twice)."""
         found, self._squares.grad = self._squares.grad, None
         if found is None:
             return torch.zeros_like(self.worth)

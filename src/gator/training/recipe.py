@@ -77,7 +77,7 @@ class PrunePhase(Phase):
     alphas: tuple[float, ...] = ()  # instead: weights of the cost in the loss (eq. 4), one per round, rising
     max_drop: float | None = None  # points of accuracy that may be lost, on held-back data: stops before a target loses more
     bisections: int = 2  # with max_drop, targets to try between the last that kept it and the first that did not
-    gated: float = 1.0  # with a target: the share of the steps with gates; the rest trains the network as it will be cut
+    gated: float = 1.0  # with a target: the share of the steps that the schedule takes; it is reached after 0.75 of them
     criterion: Criterion | Literal["function"] | None = None  # with epochs = 0: choose channels by this instead of by gates
     per: Per = "example"  # gates per example (as in the paper) or per batch (a little faster)
     gamma: float = 0.2  # with alphas: the learning rate of the gates, as a multiple of lr

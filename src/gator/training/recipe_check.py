@@ -124,7 +124,10 @@ def _check_prune(prune: PrunePhase) -> None:
             raise RecipeError(f"prune.{key} = {found!r} has no effect with a target; leave it out, or give prune.alphas")
     _need(0 < prune.gated <= 1, "prune.gated", prune.gated, "a share of the steps, above 0 and up to 1")
     if prune.gated < 1 and (prune.alphas or prune.criterion is not None):
-        raise RecipeError("prune.gated needs prune.target or prune.targets, and gates")
+        other = "prune.alphas" if prune.alphas else "prune.criterion"
+        raise RecipeError(
+            f"prune.gated = {prune.gated!r} has no effect with {other}; leave it out, or set prune.target and prune.epochs"
+        )
     _at_least(0, "prune.min_width", prune.min_width)
     fits = prune.round_to >= 1 if isinstance(prune.round_to, int) else prune.round_to == "auto"
     _need(fits, "prune.round_to", prune.round_to, "1 or more, or 'auto'")
