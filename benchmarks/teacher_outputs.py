@@ -22,14 +22,14 @@ class CachedTeacher(nn.Module):
         self.teacher = teacher
         weights = hashlib.blake2b(digest_size=16)
         for name, value in sorted(teacher.state_dict().items()):
-            weights.update(f"{name} {value.dtype} {tuple(value.shape)}".encode() + value.contiguous().numpy().tobytes())
+            weights.update(f"{name} {value.dtype} {tuple(value.shape)}".encode() + _bytes(value))
         self._key = weights.digest()
         file.parent.mkdir(parents=True, exist_ok=True)
         self._file = sqlite3.connect(file, isolation_level=None, timeout=60)
         self._file.execute("create table if not exists outputs (batch blob primary key, scores blob, dtype text) without rowid")
 
     def forward(self, x: Tensor) -> Tensor:
-        batch = hashlib.blake2b(x.contiguous().numpy(), digest_size=16, key=self._key).digest()
+        batch = hashlib.blake2b(_bytes(x), digest_size=16, key=self._key).digest()
         found = self._file.execute("select scores, dtype from outputs where batch = ?", [batch]).fetchone()
         if found is not None:
             scores = torch.frombuffer(bytearray(found[0]), dtype=torch.float32).view(len(x), -1)
@@ -38,6 +38,11 @@ class CachedTeacher(nn.Module):
         row = (batch, output.float().contiguous().numpy().tobytes(), str(output.dtype).removeprefix("torch."))
         self._file.execute("insert or ignore into outputs values (?, ?, ?)", row)
         return output
+
+
+def _bytes(values: Tensor) -> bytes:
+    found: bytes = values.detach().contiguous().view(-1).view(torch.uint8).numpy().tobytes()
+    return found
 
 
 @contextmanager

@@ -124,19 +124,30 @@ def test_the_dearest_of_equals_goes_first():
     assert np.argmin(pruner.scores()) == int(pruner._loss.lambda_hat.argmax())
 
 
-@pytest.mark.parametrize("unit", [2.0**-20, 2.0**20])
-def test_the_unit_of_the_loss_does_not_matter(unit):
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+@pytest.mark.parametrize("scale", [2.0**-20, 2.0**20])
+def test_the_scale_of_the_loss_does_not_matter(scale, dtype):
     """A loss of another kind (a distance between embeddings, say) has another size and chooses by the same rule."""
     kept = []
-    for factor in (1.0, unit):
+    for factor in (1.0, scale):
         torch.manual_seed(0)
-        model, x = SmallResNet(8).double().train(), torch.randn(8, 1, 8, 8).double()
+        model, x = SmallResNet(8).to(dtype).train(), torch.randn(8, 1, 8, 8).to(dtype)
         pruner = gator.Pruner(model, x, target=0.5, steps=10, round_to=1)
         while not pruner.finished:
             (factor * model(x).square().mean() + pruner.loss()).backward()
             pruner.step()
         kept.append(pruner.kept)
     assert kept[0] == kept[1]
+
+
+def test_closed_channels_are_worth_nothing():
+    model, x = SmallResNet(8).train(), torch.randn(8, 1, 8, 8)
+    pruner = gator.Pruner(model, x, target=0.5, steps=10, round_to=1)
+    while not pruner.finished:
+        (model(x).square().mean() + pruner.loss()).backward()
+        pruner.step()
+        assert not pruner.gates.worth[~pruner.gates.alive].any()
+    assert pruner.gates.worth[pruner.gates.alive].any()
 
 
 @pytest.mark.parametrize("per", ["example", "batch"])
