@@ -188,9 +188,9 @@ def time_all() -> None:
     found = {"conditions": timer.conditions}
     for path in sorted(RESULTS.glob("*.safetensors")):
         network, dense = gator.load(path), zoo.build(f"cifar:{path.stem.partition('-')[0]}").model
-        # One look in six is disturbed and shows 5 to 15 % more: the better of two counts.
-        looks = [timer.accurate_times([timer.prepare(each.eval()) for each in (dense, network)]) for _ in range(2)]
-        before, after = min(looks, key=lambda look: look[1].median_ms / look[0].median_ms)
+        # About one measurement in nine is disturbed, by up to a fifth: the better of two counts.
+        measured = [timer.accurate_times([timer.prepare(each.eval()) for each in (dense, network)]) for _ in range(2)]
+        before, after = min(measured, key=lambda pair: pair[1].median_ms / pair[0].median_ms)
         found[path.stem] = {
             "network": fingerprint(path),
             "ms": round(after.median_ms, 4),
