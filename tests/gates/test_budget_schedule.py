@@ -121,7 +121,9 @@ def test_the_dearest_of_equals_goes_first():
     model, x = SmallResNet(8), torch.randn(2, 1, 8, 8)
     pruner = gator.Pruner(model, x, target=0.5, steps=10, round_to=1)
     pruner.gates.worth.fill_(1.0)
-    assert np.argmin(pruner.scores()) == int(pruner._loss.lambda_hat.argmax())
+    prices = pruner.prices.per_channel(pruner.gates.widths())
+    alive = pruner.budget.on_schedule(pruner.gates.living(), np.ones(len(pruner.gates)), 2)
+    assert list(pruner.graph.masks_of(alive)) == [pruner.graph.edges[int(prices.argmax())].name]
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])

@@ -19,7 +19,6 @@ from gator.graph.hypergraph import Hypergraph
 
 Widths = Sequence[int] | NDArray[Any]  # living channels, one number per edge, in the order of graph.edges
 Floats = NDArray[np.float64]
-Steps = NDArray[np.int64]  # one per edge
 PlainData = dict[str, Any]  # what JSON can hold
 
 
@@ -39,9 +38,10 @@ class Prices(ABC):
     def per_channel(self, widths: Widths) -> Floats:
         """What one channel of every edge costs, given the living widths everywhere (lambda of eq. 6 and 7)."""
 
-    def width_steps(self, full_widths: Widths) -> Steps:
-        """How many channels of every edge the device works on at a time; 1 where all widths are alike to it."""
-        return np.ones(len(full_widths), dtype=np.int64)
+    @property
+    def width_step(self) -> int:
+        """How many channels the device works on at a time; 1 if all widths are alike to it."""
+        return 1
 
     def measure(self, network: nn.Module, widths: Widths) -> float | None:  # noqa: ARG002
         """What a finished network of these widths really costs; None if `total(widths)` is the truth."""

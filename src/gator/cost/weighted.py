@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
@@ -9,7 +10,7 @@ import numpy as np
 from torch import nn
 
 from gator.cost.axis_sizes import full_widths
-from gator.cost.prices import Cost, Floats, PlainCost, PlainData, Prices, Steps, Widths, as_cost
+from gator.cost.prices import Cost, Floats, PlainCost, PlainData, Prices, Widths, as_cost
 from gator.errors import GatorError
 from gator.graph.hypergraph import Hypergraph
 
@@ -71,9 +72,10 @@ class _WeightedPrices(Prices):
         """As precise as the least precise part."""
         return max(part.tolerance for part in self.parts)
 
-    def width_steps(self, full_widths: Widths) -> Steps:
-        """Steps that suit every part."""
-        return np.lcm.reduce([part.width_steps(full_widths) for part in self.parts])  # type: ignore[no-any-return]
+    @property
+    def width_step(self) -> int:
+        """A step that suits every part."""
+        return math.lcm(*(part.width_step for part in self.parts))
 
     def total(self, widths: Widths) -> float:
         return sum(share * part.total(widths) for part, share in zip(self.parts, self.shares, strict=True))

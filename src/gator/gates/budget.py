@@ -22,7 +22,8 @@ from gator.gates.project import Alive, Scores, disconnecting_edge, project, smal
 from gator.gates.widen import widened
 from gator.graph.hypergraph import Hypergraph
 
-_MEASURED_AT = (0.25, 0.5, 0.75, 0.95)  # of the way to the target: here an estimate is corrected by a measurement
+_EVERY = 0.1  # an estimate is corrected by a measurement each time the cost has fallen by this share of the whole way
+_NEAR, _EVERY_NEAR = 1.15, 0.01  # below 1.15 targets: each time it has changed by 0.01 targets
 _FAR = 0.5  # of the target: below it an estimate needs no measurement, because none is wrong by a factor of two
 log = logging.getLogger("gator")
 Masks = dict[str, NDArray[np.bool_]]
@@ -45,12 +46,12 @@ class Budget:
         whole: float,
         target: float | None,
         steps: int | None = None,
-        corrections: int = 0,
+        measured_at: float | None = None,
     ) -> None:
         self.graph, self.prices, self.limits = graph, prices, limits.resolved(prices, graph)
         self.whole, self.target = whole, target
         self.schedule = None if target is None or steps is None else Schedule(whole, target, steps)
-        self.corrections = corrections  # how often a measurement has corrected the prices on the way to the target
+        self.measured_at = whole if measured_at is None else measured_at  # what the last measurement on the way gave
         self._build = build
 
     def cost(self, alive: Alive) -> float:
@@ -83,40 +84,50 @@ class Budget:
                 after[part.start + order[: min(fitting)]] = True
         return after
 
-    def on_schedule(self, living: Alive, scores: Scores, step: int) -> Alive:
-        """The channels that stay open after this step: those with the lowest scores close if the cost is above the schedule.
+    def on_schedule(self, living: Alive, worth: Scores, step: int) -> Alive:
+        """The channels that stay open after this step: if the cost is too high, those worth least for it close.
 
-        Closed channels stay closed. So an estimate is corrected a few times on the way, by measuring the network with the
-        channels `living` that it has now.
+        Closed channels stay closed, so an estimate is corrected on the way: the smaller network is measured before its channels
+        close.
         """
         assert self.schedule is not None
-        allowed = self.schedule.allowed(step)
-        way = 1 - (allowed - self.schedule.target) / max(self.whole - self.schedule.target, 1e-30)
-        due = sum(way >= at for at in _MEASURED_AT)
-        if self.prices.tolerance and due > self.corrections:
-            self.corrections = due
-            self.prices = self.prices.recalibrated(self.graph.widths_of(living), self.measured(living))
-        return project(self.graph, self.prices, self.limits, living, scores, allowed, at_end=self.schedule.target)
+        allowed, target = self.schedule.allowed(step), self.schedule.target
+        if self.cost(living) <= allowed:
+            return living
+        after = self._project(living, worth, allowed, at_end=target)
+        if not self.prices.tolerance:
+            return after
+        if self._is_due(after, target):
+            self.measured_at = self.measured(after)
+            self.prices = self.prices.recalibrated(self.graph.widths_of(after), self.measured_at)
+        # If this closes too much, wait: at the end several networks are measured to find one that is close to the target.
+        return after if self.cost(after) >= (1 - self.prices.tolerance) * target else living
 
-    def check_reachable(self, living: Alive, scores: Scores) -> None:
+    def _is_due(self, alive: Alive, target: float) -> bool:
+        """Whether the cost has changed so much since the last measurement that the estimate needs a correction."""
+        cost = self.cost(alive)
+        every = _EVERY_NEAR * target if cost < _NEAR * target else _EVERY * (self.whole - target)
+        return abs(self.measured_at - cost) >= every
+
+    def check_reachable(self, living: Alive) -> None:
         """Raise BudgetError now if no choice of channels can meet the target, by estimate or by measurement."""
         assert self.target is not None
-        project(self.graph, self.prices, self.limits, living, scores, self.target)
+        project(self.graph, self.prices, self.limits, living, np.zeros(len(living)), self.target)
         if self.prices.tolerance:
             least = smallest(self.graph, self.limits, living)
             if self.cost(least) > _FAR * self.target and (lowest := self.measured(least)) > self.target:
                 raise unreachable(self.target, lowest, self.prices.unit)
 
-    def projected(self, living: Alive, scores: Scores) -> tuple[Alive, float | None]:
-        """The channels that stay when those with the lowest scores close until the target is met.
+    def projected(self, living: Alive, worth: Scores) -> tuple[Alive, float | None]:
+        """The channels that stay when those that are worth least for their cost close until the target is met.
 
         With an estimated cost also what the network was measured to cost, for `settle`.
         """
 
-        def attempt(budget: float) -> Alive:
-            return project(self.graph, self.prices, self.limits, living, scores, budget)
+        return self.meeting(lambda budget: self._project(living, worth, budget), living, worth)
 
-        return self.meeting(attempt, living, scores)
+    def _project(self, living: Alive, worth: Scores, budget: float, at_end: float | None = None) -> Alive:
+        return project(self.graph, self.prices, self.limits, living, worth, budget, per=self.prices, at_end=at_end)
 
     def meeting(self, attempt: Callable[[float], Alive], living: Alive, scores: Scores) -> tuple[Alive, float | None]:
         """As `projected`, for any way to choose channels by their predicted cost."""
@@ -150,7 +161,7 @@ class Budget:
         least = np.minimum(self.limits.least[old_edges], [edge.width for edge in graph.edges])
         kept = tuple(index for index, old in enumerate(old_edges.tolist()) if old in self.limits.kept)
         limits = Limits(least, self.limits.multiples[old_edges], kept)
-        return Budget(graph, prices, limits, self._build, **self._course(), corrections=self.corrections)
+        return Budget(graph, prices, limits, self._build, **self._course(), measured_at=self.measured_at)
 
     def _course(self) -> PlainData:
         steps = None if self.schedule is None else self.schedule.steps
@@ -162,7 +173,7 @@ class Budget:
             **self._course(),
             "least": self.limits.least.tolist(),
             "multiples": self.limits.multiples.tolist(),
-            "corrections": self.corrections,
+            "measured_at": self.measured_at,
             "pricing_state": self.prices.state(),
         }
 
@@ -171,4 +182,4 @@ class Budget:
         least, multiples = (np.array(state[name], dtype=np.int64) for name in ("least", "multiples"))
         limits = Limits(least, multiples, self.limits.kept)
         course = {name: state[name] for name in self._course()}
-        return Budget(self.graph, prices, limits, self._build, **course, corrections=int(state["corrections"]))
+        return Budget(self.graph, prices, limits, self._build, **course, measured_at=float(state["measured_at"]))

@@ -65,11 +65,14 @@ class Limits:
         return Limits(least, multiples, kept, auto=round_to == "auto")
 
     def resolved(self, prices: Prices, graph: Hypergraph) -> Limits:
-        """The same; with `round_to="auto"` widths are multiples of the steps that these prices show, where they show any."""
-        if not self.auto:
-            return self
-        steps = prices.width_steps(full_widths(graph))
-        return replace(self, multiples=np.where(steps > 1, steps, self.multiples), auto=False)
+        """The same; with `round_to="auto"` widths are multiples of the step of these prices, if they have one.
+
+        Edges narrower than two steps have a smaller one, so that they can become narrower at all.
+        """
+        if not self.auto or prices.width_step == 1:
+            return replace(self, auto=False)
+        halves = np.maximum(np.array(full_widths(graph), dtype=np.int64) // 2, 1)
+        return replace(self, multiples=np.minimum(prices.width_step, 2 ** np.log2(halves).astype(np.int64)), auto=False)
 
     def with_one_of(self, edge: int) -> Limits:
         """The same, but this edge keeps at least one channel."""

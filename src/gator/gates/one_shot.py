@@ -177,16 +177,13 @@ def _chosen(budget: Budget, scores: Scores, cost_limit: float, steering: Sequenc
     everything: Alive = np.ones(len(scores), dtype=bool)
     if not steering:
         return project(graph, prices, limits, everything, scores, cost_limit)
-    edge_of = np.repeat(np.arange(len(graph.edges)), np.diff(graph.starts))
     full_cost = budget.cost(everything)
 
     def steered(by: Prices) -> Alive:
         alive = everything
         for step in range(1, _ROUNDS + 1):  # prices are those at the widths of the round
-            costs = by.per_channel(graph.widths_of(alive))
-            worth = scores / np.maximum(costs, 1e-6 * float(costs.max()) or 1.0)[edge_of]
             wanted = full_cost * (cost_limit / full_cost) ** (step / _ROUNDS)
-            alive = project(graph, prices, limits, alive, worth, wanted)
+            alive = project(graph, prices, limits, alive, scores, wanted, per=by)
         return traded(graph, prices, limits, alive, scores, cost_limit)
 
     found = [steered(steering[0])]  # raises if the target cannot be reached

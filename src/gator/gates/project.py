@@ -8,8 +8,7 @@ unit is a large part of the budget, others are closed in its place, if they come
 from __future__ import annotations
 
 import itertools
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Sequence
 
 import numpy as np
 from numpy.typing import NDArray
@@ -17,6 +16,7 @@ from numpy.typing import NDArray
 from gator.cost.prices import Prices
 from gator.cost.target import shown
 from gator.errors import BudgetError, KeptError
+from gator.gates.closings import Closing, closings_of
 from gator.gates.limits import Limits
 from gator.graph.hypergraph import Hypergraph
 from gator.graph.program import MODES
@@ -30,15 +30,6 @@ _NEAR = 0.98  # of the target: a unit that leads further below it is left open i
 _LEFT_OPEN = 8  # units, at most
 
 
-@dataclass(frozen=True)
-class _Closing:
-    """An edge goes down to `width`; closings are made in the order of `score`."""
-
-    score: float
-    edge: int
-    width: int
-
-
 def project(
     graph: Hypergraph,
     prices: Prices,
@@ -47,17 +38,24 @@ def project(
     scores: Scores,
     target: float,
     *,
+    per: Prices | None = None,
     at_end: float | None = None,
 ) -> Alive:
     """Close the channels with the lowest scores until the cost is at most `target`.
 
-    `at_end` is the target that is to be met in the end, if this is a step on the way: what it costs then is near that.
-    Raises BudgetError if the limits do not allow it. An edge whose last channel connects the input with the output keeps it.
+    An edge whose last channel connects the input with the output keeps it.
+
+    Args:
+        per: if given, channels close in the order of their scores (zero or more) for what they save by these prices.
+        at_end: the final target, if this is a step on the way to it: the network should not cost much less than that.
+
+    Raises:
+        BudgetError: if the limits do not allow it.
     """
     floor = _NEAR * (target if at_end is None else at_end)
     while True:
         try:
-            found: Alive = _closed(graph, prices, limits, alive, scores, target, floor)
+            found: Alive = _closed(graph, prices, limits, alive, scores, target, floor, per)
         except KeptError as error:  # computing the cost showed that this edge cannot close
             limits = limits.with_one_of(graph.index_of(error.edge))
             continue
@@ -68,25 +66,15 @@ def project(
 
 
 def _closed(
-    graph: Hypergraph, prices: Prices, limits: Limits, alive: Alive, scores: Scores, target: float, floor: float
-) -> Alive:
+    graph: Hypergraph, prices: Prices, limits: Limits, alive: Alive, scores: Scores, target: float, floor: float,
+    per: Prices | None,
+) -> Alive:  # fmt: skip
     widths = graph.widths_of(alive)
     if prices.total(widths) <= target:
         same: Alive = alive.copy()
         return same
-    closings: list[_Closing] = []
-    order: list[NDArray[np.int64]] = []  # the living channels of every edge, lowest score first
-    for index, (start, end) in enumerate(itertools.pairwise(graph.starts)):
-        living = start + np.flatnonzero(alive[start:end])
-        order.append(living[np.argsort(scores[living], kind="stable")])
-        width, highest = int(widths[index]), -np.inf
-        for lower in limits.widths_down(index, width):
-            chunk = order[-1][widths[index] - width : widths[index] - lower]
-            highest = max(highest, float(scores[chunk].mean()))  # the closings of one edge stay in order
-            closings.append(_Closing(highest, index, lower))
-            width = lower
-    closings.sort(key=lambda closing: (closing.score, closing.edge, -closing.width))
-
+    order = [start + living[np.argsort(scores[start + living], kind="stable")] for start, living in _living(graph, alive)]
+    closings = closings_of(limits, widths, [scores[channels] for channels in order], per)
     left, last = _shortest(prices, closings, widths, target)
     for _ in range(_LEFT_OPEN):
         if prices.total(left) >= floor:
@@ -103,9 +91,14 @@ def _closed(
     return result
 
 
+def _living(graph: Hypergraph, alive: Alive) -> Iterator[tuple[int, NDArray[np.int64]]]:
+    """For every edge its first channel, and which of its channels live."""
+    return ((start, np.flatnonzero(alive[start:end])) for start, end in itertools.pairwise(graph.starts))
+
+
 def _shortest(
-    prices: Prices, closings: Sequence[_Closing], widths: NDArray[np.int64], target: float
-) -> tuple[NDArray[np.int64], _Closing]:
+    prices: Prices, closings: Sequence[Closing], widths: NDArray[np.int64], target: float
+) -> tuple[NDArray[np.int64], Closing]:
     """The widths after as many of the closings, in their order, as the target needs; and the last of them."""
 
     def after(count: int) -> NDArray[np.int64]:
@@ -145,10 +138,10 @@ def smallest(graph: Hypergraph, limits: Limits, alive: Alive) -> Alive:
 
 
 def _reopened(
-    prices: Prices, closed: Sequence[_Closing], left: NDArray[np.int64], widths: NDArray[np.int64], target: float
+    prices: Prices, closed: Sequence[Closing], left: NDArray[np.int64], widths: NDArray[np.int64], target: float
 ) -> NDArray[np.int64]:
     """The last closing may have saved much more than was needed: open again what was closed just before and still fits."""
-    before: list[tuple[_Closing, int]] = []  # with the width from which it started
+    before: list[tuple[Closing, int]] = []  # with the width from which it started
     current = widths.copy()
     for closing in closed:
         before.append((closing, int(current[closing.edge])))

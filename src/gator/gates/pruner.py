@@ -8,6 +8,7 @@ from __future__ import annotations
 import warnings
 from collections.abc import Iterable, Mapping
 from contextlib import AbstractContextManager
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -130,6 +131,8 @@ class Pruner:
         if not self.graph.edges:
             raise GatorError("this network has no channels that could be removed; graph.explain(layer) says why")
         limits = Limits.of(model, self.graph, min_width, round_to, keep)
+        if state is not None:
+            limits = replace(limits, auto=False)  # what widths are multiples of is in the state
         prices = (
             self.cost.on(model, self.graph)
             if state is None
@@ -146,7 +149,7 @@ class Pruner:
         if state is not None:
             self.load_state_dict(state)
         elif goal is not None:
-            self.budget.check_reachable(self.gates.living(), self.scores())
+            self.budget.check_reachable(self.gates.living())
             self._forward.learning = whole > goal  # else there is nothing to do
         attach(self._forward)
 
@@ -267,7 +270,7 @@ class Pruner:
         if self.steps_taken >= schedule.last_step:
             self.project()
         elif schedule.acts_at(self.steps_taken):
-            self._keep_only(self.budget.on_schedule(self.gates.living(), self.scores(), self.steps_taken))
+            self._keep_only(self.budget.on_schedule(self.gates.living(), self._worth(), self.steps_taken))
 
     def _close(self) -> None:
         """Permanently close channels with a pass probability below 0.5, as far as the budget allows."""
@@ -280,12 +283,12 @@ class Pruner:
         self._keep_only(after)
         gates.held = torch.from_numpy(after & (logits < 0)).to(gates.device)
 
-    def scores(self) -> Scores:
-        """With a target: what every channel is worth for its cost; channels that cost nothing stay."""
+    def _worth(self) -> Scores:
+        """With a target: what every channel is worth."""
         if not isinstance(self.gates, OpenGates):
             raise GatorError("there is no target to meet: this pruner was given alpha=")
-        worth, price = (each.cpu().double().numpy() for each in (self.gates.worth, self._loss.lambda_hat))
-        return np.where(price > 0, worth / np.maximum(price, 1e-300), np.inf)
+        worth: Scores = self.gates.worth.cpu().double().numpy()
+        return worth
 
     def _keep_only(self, alive: NDArray[np.bool_]) -> None:
         changed = bool((alive != self.gates.living()).any())
@@ -299,7 +302,7 @@ class Pruner:
         """Close the channels that are worth the least for their cost until the target is reached exactly."""
         if self.finished:
             return
-        alive, measured = self.budget.projected(self.gates.living(), self.scores())
+        alive, measured = self.budget.projected(self.gates.living(), self._worth())
         self.budget.settle(alive, measured)
         self._keep_only(alive)
         self._forward.learning = False
@@ -341,7 +344,7 @@ class Pruner:
             "channels to remove are chosen early, and the network has not been trained without them",
             stacklevel=2,
         )
-        alive, _ = self.budget.projected(self.gates.living(), self.scores())
+        alive, _ = self.budget.projected(self.gates.living(), self._worth())
         return self._cut(self.graph.masks_of(alive), keep_class=keep_class)
 
     def _cut(self, kept: Mapping[str, Any], *, keep_class: bool | None) -> nn.Module:

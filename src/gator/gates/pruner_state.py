@@ -38,7 +38,7 @@ _KEYS = (
     "format", "unit", "fixed", "edges", "alive", "keep", "budget", "loss_at_start", "alpha", "finished", "steps_taken",
     "steps_skipped",
 )  # fmt: skip
-_BUDGET_KEYS = ("whole", "target", "steps", "least", "multiples", "corrections", "pricing_state")
+_BUDGET_KEYS = ("whole", "target", "steps", "least", "multiples", "measured_at", "pricing_state")
 
 
 def check_saved(state: Mapping[str, Any], unit: str) -> None:

@@ -11,7 +11,8 @@ import numpy as np
 
 from gator.cost.target import shown
 from gator.extras import optional_import
-from gator.gates.project import Alive, Scores
+from gator.gates.open_gates import OpenGates
+from gator.gates.project import Scores
 
 if TYPE_CHECKING:
     from gator.gates.pruner import Pruner
@@ -29,7 +30,7 @@ def rows_of(pruner: Pruner) -> list[Row]:
     gates = pruner.gates
     widths = gates.widths()
     alive = gates.living()
-    value = gates.probabilities.cpu().double().numpy() if pruner.target is None else _relative(pruner.scores(), alive)
+    value = gates.probabilities.cpu().double().numpy() if pruner.target is None else _for_cost(pruner)
     prices = pruner.prices.per_channel(widths) * widths
     total = max(float(prices.sum()), 1e-300)
     rows = []
@@ -40,11 +41,14 @@ def rows_of(pruner: Pruner) -> list[Row]:
     return rows
 
 
-def _relative(scores: Scores, alive: Alive) -> Scores:
-    known = scores[alive & np.isfinite(scores)]
+def _for_cost(pruner: Pruner) -> Scores:
+    """What channels are worth for what they cost, as multiples of the mean; nan for those that cost nothing."""
+    assert isinstance(pruner.gates, OpenGates)
+    worth, price = (each.cpu().double().numpy() for each in (pruner.gates.worth, pruner._loss.lambda_hat))
+    found: Scores = np.where(price > 0, worth / np.maximum(price, 1e-300), np.nan)
+    known = found[pruner.gates.living() & (price > 0)]
     mean = float(np.mean(known)) if len(known) else 0.0
-    found: Scores = scores / mean if mean > 0 else np.full_like(scores, np.nan)
-    return np.where(np.isfinite(scores), found, np.nan)
+    return found / mean if mean > 0 else np.full_like(found, np.nan)
 
 
 def last_line(pruner: Pruner) -> str:

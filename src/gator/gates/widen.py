@@ -26,8 +26,8 @@ def widened(
 ) -> tuple[Alive, float]:  # fmt: skip
     """Channels at least as many as in `alive`, and what they were measured to cost, which is at most `target`.
 
-    Steps that are predicted to fit are tried, the most important channels first, until the cost is within the tolerance of the
-    target or nothing more fits. Only channels in `living` can open.
+    Steps that are predicted to fit are tried, those first that are worth most for their cost, until the cost is within the
+    tolerance of the target or nothing more fits. Only channels in `living` can open.
     """
     left, refused = _MEASUREMENTS, set[bytes]()
     while measured < target * (1 - tolerance) and left > 0:
@@ -36,7 +36,8 @@ def widened(
         options = [(worth, one) for worth, one in options if factor * predict(one) <= target * (1 + tolerance)]
         if not options:
             break
-        _, wider = max(options, key=lambda option: option[0])
+        now = predict(alive)
+        _, wider = max(options, key=lambda option: option[0] / max(predict(option[1]) - now, 1e-3 * target))
         found, left = measure(wider), left - 1
         if found <= target:  # perhaps by chance
             found = (found + measure(wider)) / 2
@@ -50,7 +51,7 @@ def widened(
 def _one_step_wider(
     graph: Hypergraph, limits: Limits, living: Alive, scores: Scores, alive: Alive
 ) -> list[tuple[float, Alive]]:
-    """For every edge that can be wider, the mean score of the channels that open and the channels that are open then."""
+    """For every edge that can be wider, the total score of the channels that open, and all channels that are open then."""
     result = []
     for index, (start, end) in enumerate(itertools.pairwise(graph.starts)):
         width, most = int(alive[start:end].sum()), int(living[start:end].sum())
@@ -61,5 +62,5 @@ def _one_step_wider(
         opened = closed[np.argsort(scores[closed], kind="stable")[::-1][: min(wider) - width]]
         option = alive.copy()
         option[opened] = True
-        result.append((float(scores[opened].mean()), option))
+        result.append((float(scores[opened].sum()), option))
     return result

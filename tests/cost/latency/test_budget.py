@@ -230,7 +230,7 @@ def test_milliseconds_stay_those_of_the_first_network(fake, method) -> None:
         gator.Pruner(model, x, cost=gator.Latency("fake", method, threads=2), target=0.7, steps=100, state=state)
 
 
-def test_an_estimate_is_made_right_on_the_way_to_the_target(fake) -> None:
+def test_an_estimate_is_corrected_before_channels_close(fake) -> None:
     """Narrower networks turn out a fifth faster than predicted: what closes for good is judged by what is measured."""
     model, x, _ = small()
     pruner = gator.Pruner(model, x, cost=gator.Latency("fake", threads=1), target=0.6, steps=100)
@@ -240,11 +240,27 @@ def test_an_estimate_is_made_right_on_the_way_to_the_target(fake) -> None:
     pruner._keep_only(alive)
     now = fake.ms(pruner._measurable(pruner.graph.masks_of(alive)), ((x,), {}))
     assert pruner.cost_left == pytest.approx(now / 0.8, rel=0.02)
-    pruner.budget.on_schedule(alive, pruner.scores(), 5)
-    assert pruner.budget.corrections == 0
-    pruner.budget.on_schedule(alive, pruner.scores(), 22)
-    assert pruner.budget.corrections == 1
+    worth = np.ones(len(alive))
+    assert (pruner.budget.on_schedule(alive, worth, 30) == alive).all()  # the estimate is not above the schedule yet
+    assert pruner.cost_left == pytest.approx(now / 0.8, rel=0.02)
+    # The network that would come next is measured: it is far below the target, so nothing closes.
+    assert (pruner.budget.on_schedule(alive, worth, 60) == alive).all()
     assert pruner.cost_left == pytest.approx(now, rel=0.02)
+    assert pruner.budget.measured_at < pruner.target
+
+
+def test_an_estimate_is_corrected_all_the_way_down(fake) -> None:
+    """What closes for good is never far above or below what the schedule allows, as measured."""
+    model, x, _ = small(wide=256, inner=192)
+    pruner = gator.Pruner(model, x, cost=gator.Latency("fake", threads=1), target=0.6, steps=100)
+    fake.narrow = 0.8
+    budget, alive = pruner.budget, pruner.gates.living()
+    worth = np.random.default_rng(0).random(len(alive))
+    for step in range(1, budget.schedule.last_step):
+        alive = budget.on_schedule(alive, worth, step)
+        assert budget.measured(alive) >= 0.97 * budget.target
+    assert budget.cost(alive) == pytest.approx(budget.measured(alive), rel=0.02)
+    assert budget.cost(alive) <= budget.schedule.allowed(step)
 
 
 def test_a_budget_below_the_smallest_network_as_measured(fake) -> None:

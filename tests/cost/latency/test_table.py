@@ -6,14 +6,11 @@ import json
 from dataclasses import replace
 from pathlib import Path
 
-import numpy as np
 import pytest
 import torch
 from fakes import BLOCK, small
-from torch import nn
 
 import gator
-from gator.cost.axis_sizes import full_widths
 from gator.cost.latency.fit import LatencyFit, fit_of
 from gator.cost.latency.layer_times import LayerTimes, borders_of
 from gator.cost.latency.layers.fused_layers import fused_layers_of
@@ -25,7 +22,6 @@ from gator.cost.latency.table.table_file import as_json, from_json
 from gator.cost.latency.table.time_grid import grid_points
 from gator.cost.latency.table_prices import TablePrices
 from gator.cost.latency.widths import kept_of, random_widths
-from gator.gates.limits import Limits
 
 
 def cost(**settings) -> gator.Latency:
@@ -100,7 +96,7 @@ def test_predictions_are_exact_where_there_is_no_noise(fake, inside, batch) -> N
     model, _, graph = small()
     x = torch.zeros(batch, 3, 8, 8)
     prices = cost(batch=batch).on(model, graph)
-    assert set(prices.width_steps(full_widths(graph))) == {BLOCK}
+    assert prices.width_step == BLOCK
     for widths in [*random_widths(graph, 5, seed=7), *random_widths(graph, 5, seed=8, multiple_of=BLOCK)]:
         network = gator.cut(model, graph, kept_of(graph, widths), verify=False)
         assert prices.total(widths) == pytest.approx(fake.ms(network, ((x,), {})), rel=0.02)
@@ -127,31 +123,7 @@ def test_widths_are_rounded_only_where_that_pays(fake, monkeypatch, unaligned, b
         )
     )
     prices = TablePrices(LayerTimes(graph, table), LatencyFit({}, 0.0, 0.0, 0.0))
-    assert set(prices.width_steps(full_widths(graph))) == {block}
-
-
-def test_every_edge_has_the_step_of_its_own_layers(fake, monkeypatch) -> None:
-    """3x3 convolutions work on 16 channels at a time, 1x1 convolutions on single channels."""
-    model = nn.Sequential(nn.Conv2d(3, 32, 3), nn.Conv2d(32, 48, 3), nn.ReLU(), nn.Conv2d(48, 40, 1), nn.Conv2d(40, 8, 1))
-    graph = gator.trace(model, torch.zeros(1, 3, 8, 8))
-    steps = {"conv2d 3x3": LayerSteps(StepPattern(16), StepPattern(16)), "conv2d 1x1": LayerSteps()}
-    patterns(monkeypatch, conv2d_3x3=steps["conv2d 3x3"])
-
-    def ms(group: str, point: tuple[int, int]) -> float:
-        block = steps[group].block
-        return float(np.prod([max(-(-width // block) * block, 1) for width in point]))
-
-    times = (
-        LayerTime("grid", layer.kind, layer.group, layer.title, layer.full, point, ms(layer.group, point))
-        for layer in fused_layers_of(graph)
-        for point in grid_points(layer.full, steps[layer.group])
-    )
-    prices = TablePrices(LayerTimes(graph, cost().find_table(graph)[1].plus(times)), LatencyFit({}, 0.0, 0.0, 0.0))
-    found = {edge.name: step for edge, step in zip(graph.edges, prices.width_steps(full_widths(graph)), strict=True)}
-    assert (found["0"], found["3"]) == (16, 1)
-    limits = Limits.of(model, graph, 0, "auto", ()).resolved(prices, graph)
-    rounded = {edge.name: step for edge, step in zip(graph.edges, limits.multiples, strict=True)}
-    assert (rounded["0"], rounded["3"]) == (16, 4)  # without a step of its own the usual one for so many channels
+    assert prices.width_step == block
 
 
 def test_a_call_of_the_runtime_is_not_counted_for_every_layer(fake) -> None:

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import logging
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field, replace
+from functools import cache
 from pathlib import Path
 from typing import get_args
 
@@ -24,8 +26,9 @@ from gator.cost.latency.runtimes.run_setup import DtypeName, LatencyMethod, Runt
 from gator.cost.latency.table.latency_table import Table
 from gator.cost.latency.table.table_file import check_key, default_path, key_here, locked, read
 from gator.cost.latency.table_prices import TablePrices
+from gator.cost.latency.width_step import paying_step
 from gator.cost.latency.widths import cut_to
-from gator.cost.prices import Cost, PlainData
+from gator.cost.prices import Cost, PlainData, Widths
 from gator.errors import GatorError
 from gator.extras import optional_import
 from gator.graph.hypergraph import Hypergraph
@@ -113,13 +116,13 @@ class Latency(Cost):
         result = fit_of(layers, table)
         # The table may be of another day: the two times of the unpruned network stand for the difference.
         factor = baseline.ms / result.unpruned_ms
-        return MeasuredPrices(TablePrices(layers, result.fit), baseline, factor, full_widths(graph))
+        return self._measured(model, graph, TablePrices(layers, result.fit), baseline, factor)
 
     def _by_probe(self, model: nn.Module, graph: Hypergraph) -> MeasuredPrices:
         """The prices of the paper, measured now."""
         baseline = self._baseline(model, graph)
         probed = on_rank_zero(lambda: probe(model, graph, baseline))
-        return MeasuredPrices(ProbePrices(probed, full_widths(graph), baseline.ms), baseline, 1.0, full_widths(graph))
+        return self._measured(model, graph, ProbePrices(probed, full_widths(graph), baseline.ms), baseline, 1.0)
 
     def _measured_before(self, model: nn.Module, graph: Hypergraph, state: PlainData) -> MeasuredPrices:
         """The prices of a network that was measured before, or that was cut from one that was."""
@@ -134,7 +137,19 @@ class Latency(Cost):
             prices = TablePrices(LayerTimes(graph, table), LatencyFit(**state["fit"]))
         factor = state["baseline"]["factor"]
         factor = baseline.ms / prices.total(full_widths(graph)) if factor is None else factor
-        return MeasuredPrices(prices, baseline, factor, full_widths(graph))
+        return self._measured(model, graph, prices, baseline, factor)
+
+    def _measured(
+        self, model: nn.Module, graph: Hypergraph, predicted: TablePrices | ProbePrices, baseline: Baseline, factor: float
+    ) -> MeasuredPrices:
+        def ms_of(networks: Sequence[Widths]) -> list[float]:
+            runs = [baseline.timer.prepare(cut_to(model, graph, widths)) for widths in networks]
+            return [timing.mean_ms for timing in baseline.timer.accurate_times(runs)]
+
+        def step() -> int:
+            return 1 if baseline.timer.is_trial else on_rank_zero(lambda: paying_step(graph, ms_of))
+
+        return MeasuredPrices(predicted, baseline, factor, full_widths(graph), cache(step))
 
     def _of_other_device(self, graph: Hypergraph, fit: LatencyFit | None = None) -> TablePrices:
         """Predicted by the table of another device, by the fit of this network or that of the network it was cut from."""

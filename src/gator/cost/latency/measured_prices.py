@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import asdict, dataclass, replace
 from typing import Any
 
@@ -13,7 +14,7 @@ from gator.cost.latency.network_timer import Baseline
 from gator.cost.latency.probe_prices import ProbePrices
 from gator.cost.latency.table_prices import TablePrices
 from gator.cost.latency.widths import cut_to
-from gator.cost.prices import Floats, PlainData, Prices, Steps, Widths
+from gator.cost.prices import Floats, PlainData, Prices, Widths
 from gator.graph.hypergraph import Hypergraph
 
 _NEARLY_FULL = 0.9  # of the channels: from there on predictions approach the measured time of the unpruned network
@@ -27,6 +28,7 @@ class MeasuredPrices(Prices):
     baseline: Baseline
     factor: float
     full_widths: tuple[int, ...]
+    step: Callable[[], int]  # of widths; measured when it is first asked for
     unit = "ms"
     tolerance = 0.03  # timing a network twice differs by 1 to 2 %
 
@@ -44,8 +46,9 @@ class MeasuredPrices(Prices):
     def per_channel(self, widths: Widths) -> Floats:
         return self.factor * self.predicted.per_channel(widths)
 
-    def width_steps(self, full_widths: Widths) -> Steps:
-        return self.predicted.width_steps(full_widths)
+    @property
+    def width_step(self) -> int:
+        return self.step()
 
     def measure(self, network: nn.Module, widths: Widths) -> float:  # noqa: ARG002
         """Milliseconds of a finished network."""

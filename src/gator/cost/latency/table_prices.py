@@ -8,8 +8,8 @@ import numpy as np
 
 from gator.cost.latency.fit import LatencyFit
 from gator.cost.latency.layer_times import LayerTimes
-from gator.cost.latency.paying_steps import paying_steps
-from gator.cost.prices import Floats, PlainData, Prices, Steps, Widths
+from gator.cost.latency.width_step import paying_step
+from gator.cost.prices import Floats, PlainData, Prices, Widths
 
 _REACH = 1 / 8  # of a width, and at least a block: how far to either side the slope per channel is taken
 
@@ -48,8 +48,9 @@ class TablePrices(Prices):
                 result[edge] -= self.fit.border_ms / 1e6 * (1 + len(readers)) * slope
         return np.maximum(result, 0.0)
 
-    def width_steps(self, full_widths: Widths) -> Steps:  # noqa: ARG002
-        return paying_steps(self._layers, self.total)
+    @property
+    def width_step(self) -> int:
+        return paying_step(self._layers.graph, lambda networks: [self.total(widths) for widths in networks])
 
     def state(self) -> PlainData:
         return {"method": "table", "fit": asdict(self.fit), "baseline": None}
