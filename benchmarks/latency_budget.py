@@ -82,8 +82,7 @@ def networks(model: torch.nn.Module, graph: gator.Hypergraph, cost: gator.Latenc
 
     kept = gator.one_shot(model, graph, target=target, cost=cost, round_to="auto", **settings)
     found, middle = [made("latency", kept)], predicted(graph, priced, kept)
-    largest = int(priced.width_steps([edge.width for edge in graph.edges]).max())
-    for step, apart in itertools.product(dict.fromkeys((1, largest)), APART):
+    for step, apart in itertools.product(dict.fromkeys((1, priced.width_step)), APART):
         low, high = found[0].macs - AROUND_MACS, min(found[0].macs + AROUND_MACS, 1.0)
         for _ in range(HALVINGS):
             share = (low + high) / 2

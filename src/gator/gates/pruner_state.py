@@ -12,7 +12,7 @@ from gator.gates.attach import gates_off
 if TYPE_CHECKING:
     from gator.gates.pruner import Pruner
 
-FORMAT = 6
+FORMAT = 7
 
 
 def state_of(pruner: Pruner) -> dict[str, Any]:
