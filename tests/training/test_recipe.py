@@ -96,7 +96,7 @@ def test_a_change_of_alphas_replaces_the_target() -> None:
     [("prune.alphas", ["prune.alphas=[1.0]"]), ("prune.criterion", ["prune.criterion=l1", "prune.epochs=0"])],
 )
 def test_a_share_of_the_steps_needs_a_schedule(key, changes) -> None:
-    with pytest.raises(gator.RecipeError, match=f"prune.gated = 0.5 has no effect with {key}; leave it out"):
+    with pytest.raises(gator.RecipeError, match=f"prune.gated = 0.5 has no effect with {key}; leave one of the two out"):
         recipe_from_text(LEAST, [*changes, "prune.gated=0.5"])
 
 

@@ -126,7 +126,8 @@ def _check_prune(prune: PrunePhase) -> None:
     if prune.gated < 1 and (prune.alphas or prune.criterion is not None):
         other = "prune.alphas" if prune.alphas else "prune.criterion"
         raise RecipeError(
-            f"prune.gated = {prune.gated!r} has no effect with {other}; leave it out, or set prune.target and prune.epochs"
+            f"prune.gated = {prune.gated!r} has no effect with {other}; leave one of the two out\n"
+            "  The share of the epochs with gates is for gates that follow a target: prune.target and prune.epochs."
         )
     _at_least(0, "prune.min_width", prune.min_width)
     fits = prune.round_to >= 1 if isinstance(prune.round_to, int) else prune.round_to == "auto"
