@@ -15,6 +15,11 @@ from gator.training.narrow_norm import NarrowNorms, group_size
 CHANNELS_LAST = torch.channels_last
 
 
+@pytest.fixture(autouse=True)
+def _small_tensors_too(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(narrow_norm, "_LARGE", 0)
+
+
 def both(x: torch.Tensor, norm: nn.BatchNorm2d, direction: torch.Tensor) -> list[tuple[torch.Tensor, ...]]:
     """Output, gradients and running statistics without and with the mode."""
     found = []
@@ -109,6 +114,16 @@ def test_others_are_left_to_torch(x: torch.Tensor) -> None:
     norm = nn.BatchNorm2d(6) if x.ndim == 4 else nn.BatchNorm1d(6)
     with NarrowNorms():
         assert type(norm(x.requires_grad_()).grad_fn).__name__ == "NativeBatchNormBackward0"
+
+
+def test_only_large_tensors_of_widths_that_torch_is_slow_with(monkeypatch) -> None:
+    monkeypatch.undo()  # as it is for users
+
+    def group(channels: int, pixels: int) -> int:
+        return group_size(torch.empty(16, channels, 64, pixels // 1024).to(memory_format=CHANNELS_LAST))
+
+    assert group(15, 2**16) > 1
+    assert group(16, 2**16) == group(48, 2**16) == group(15, 2**15) == 1
 
 
 def test_statistics_of_evaluation_are_left_to_torch() -> None:
