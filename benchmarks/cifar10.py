@@ -20,7 +20,6 @@ channels of every edge). Needs the data (`--data`) and the weights (`--weights`)
 from __future__ import annotations
 
 import argparse
-import fcntl
 import json
 import math
 import os
@@ -32,6 +31,7 @@ from pathlib import Path
 import torch
 from cifar10_methods import blocks_removed, by_torch_pruning, first_channels, macs_of
 from cifar10_table import LATENCIES, RESULTS, fingerprint, plot, table
+from filelock import FileLock, Timeout
 from teacher_outputs import cached_outputs
 
 import gator
@@ -220,13 +220,11 @@ def is_done(one: Experiment) -> bool:
 def run_alone(one: Experiment, options: argparse.Namespace) -> None:
     """Carry out one run, unless another process is running it and holds the lock."""
     Path(options.folder).mkdir(parents=True, exist_ok=True)
-    with (Path(options.folder) / f"{one.name}.lock").open("w") as lock:
-        try:
-            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            print(f"{one.name}: another process is running it", flush=True)
-        else:
+    try:
+        with FileLock(Path(options.folder) / f"{one.name}.lock", timeout=0):
             run(one, options)
+    except Timeout:
+        print(f"{one.name}: another process is running it", flush=True)
 
 
 def main() -> None:

@@ -1,4 +1,4 @@
-"""The table and the plots of the finished runs under results/cifar10, beside the rows of the paper that are nearest."""
+"""The table and the plots of the finished runs under results/cifar10, beside the figures of the paper."""
 
 from __future__ import annotations
 
@@ -63,17 +63,20 @@ class Row:
 
     @property
     def paper(self) -> str:
-        """The row of the paper with the same kind of cost whose FLOPs (or parameters) are nearest."""
+        """The paper's change of accuracy at the same FLOPs (or parameters), on a straight line between its two nearest rows.
+
+        With those rows, which were pruned for the same kind of cost.
+        """
         if self["network"] != "resnet56" or self["cost"] not in ("flops", "memory"):
             return ""
-        points = [point for point in RESNET56 if point.series == self["cost"]]
-        if self["cost"] == "flops":
-            near = min(points, key=lambda point: abs(point.macs_left - self.share("macs")))
-            left = f"{near.macs_left:.3f} of the FLOPs"
-        else:
-            near = min(points, key=lambda point: abs((point.params_left or 1) - self.share("params")))
-            left = f"{near.params_left:.3f} of the parameters"
-        return f"{near.name}: {near.accuracy - RESNET56_DENSE:+.2f} at {left}"
+        of, key = ("FLOPs", "macs") if self["cost"] == "flops" else ("parameters", "params")
+        known = [(getattr(p, f"{key}_left"), p.accuracy - RESNET56_DENSE) for p in RESNET56 if p.series == self["cost"]]
+        left = self.share(key)
+        larger, smaller = min(one for one in known if one[0] >= left), max(one for one in known if one[0] <= left)
+        way = (left - smaller[0]) / max(larger[0] - smaller[0], 1e-9)
+        change = smaller[1] + way * (larger[1] - smaller[1])
+        ends = " and ".join(f"{change:+.2f} at {share:.3f}" for share, change in dict.fromkeys((larger, smaller)))
+        return f"{change:+.2f} ({ends} of the {of})"
 
 
 def _network(name: str) -> Path:

@@ -6,9 +6,12 @@ import itertools
 
 import numpy as np
 import pytest
+import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from torch import nn
 
+import gator
 from gator.cost.prices import Prices
 from gator.gates.closings import closings_of
 from gator.gates.limits import Limits
@@ -26,7 +29,7 @@ class Ladder(Prices):
         return float(sum(cost[int(width)] for cost, width in zip(self.costs, widths, strict=True)))
 
     def per_channel(self, widths):
-        raise AssertionError("slopes say nothing about a cost that is not linear")
+        raise AssertionError("slopes say nothing about a cost that may not be linear")
 
 
 def limits(edges: int, step: int = 1) -> Limits:
@@ -57,15 +60,36 @@ def test_channels_that_save_nothing_close_last():
     assert closed([[0, 0], [50, 50]], Ladder([3, 3, 3], [0, 2, 4]))[-1] == (0, 0)
 
 
-def test_a_cost_that_is_counted_is_asked_for_its_slopes():
-    class Counted(Prices):
-        def total(self, widths) -> float:
-            raise AssertionError("one slope per edge says it all")
+def test_channels_of_equal_worth_close_one_after_the_other():
+    """Sums of 0.1 round, so the means of several channels differ in the last digits."""
+    per = Ladder(10 * np.arange(21.0))
+    assert closed([[0.1] * 20], per) == [(0, width) for width in range(19, -1, -1)]
 
-        def per_channel(self, widths):
-            return np.array([1.0, 10.0, 0.0])
 
-    assert closed([[1, 2], [11, 12], [0, 0]], Counted()) == [(0, 1), (1, 1), (1, 0), (0, 0), (2, 1), (2, 0)]
+@pytest.mark.parametrize(("width", "step"), [(64, 1), (128, 8), (2048, 8)])
+def test_a_narrow_layer_is_not_credited_with_what_only_its_removal_saves(width, step):
+    """A layer takes 10 and 0.05 for every channel. The edge goes to 0 at once, or stays wider than its last step."""
+    per = Ladder(np.where(np.arange(width + 1) > 0, 10 + 0.05 * np.arange(width + 1), 0.0))
+    saved = per.savings([width], [np.arange(width - step, -1, -step)])[0]
+    assert saved[-2] == pytest.approx(0.05 * (width - step))
+    assert saved[-1] == pytest.approx(10 + 0.05 * width)
+    assert closed([[1.0] * width], per, step) == [(0, 0)]
+
+
+def test_counted_costs_and_their_sums_go_by_slopes():
+    model = nn.Sequential(nn.Conv2d(3, 8, 1), nn.ReLU(), nn.Conv2d(8, 6, 1), nn.ReLU(), nn.Conv2d(6, 2, 1))
+    graph = gator.trace(model, torch.zeros(1, 3, 4, 4))
+    lower = [np.arange(7, -1, -1), np.arange(5, -1, -1)]
+    flops = gator.Flops().on(model, graph)
+    for found, slope in zip(flops.savings([8, 6], lower), flops.per_channel([8, 6]), strict=True):
+        np.testing.assert_allclose(found, slope * np.arange(1, len(found) + 1))
+    # With the other edge as it is, narrower layers cost what the slopes say; layers that are gone leave a constant.
+    assert flops.savings([8, 6], lower)[0][3] == flops.total([8, 6]) - flops.total([4, 6])
+    both = gator.WeightedCost((gator.Flops(), 0.25), (gator.Memory(), 0.75)).on(model, graph)
+    memory = gator.Memory().on(model, graph)
+    for found, macs, size in zip(*(each.savings([8, 6], lower) for each in (both, flops, memory)), strict=True):
+        expected = 0.25 * macs / flops.total([8, 6]) + 0.75 * size / memory.total([8, 6])
+        np.testing.assert_allclose(found, expected)
 
 
 @settings(deadline=None, max_examples=50)
@@ -95,6 +119,6 @@ def test_an_estimate_is_evaluated_at_few_widths_of_a_wide_edge(wide):
             return super().total(widths)
 
     found = closings_of(limits(1), np.array([wide]), [np.arange(1.0, wide + 1)], Asked(np.arange(wide + 1.0)))
-    assert len(asked) <= 9
+    assert len(asked) <= 10
     assert [c.width for c in found] == list(range(wide - 1, -1, -1))
     assert all(a.score <= b.score for a, b in itertools.pairwise(found))

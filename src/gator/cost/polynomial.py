@@ -6,10 +6,11 @@ of the edges that lie on it. The cost of a channel (lambda of eq. 6 and 7) is th
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
+from numpy.typing import NDArray
 
 from gator.cost.axis_sizes import AxisSize, AxisSizes
 from gator.cost.prices import Floats, Prices, Widths
@@ -85,6 +86,11 @@ class Polynomial(Prices):
             others = scales * np.delete(factors, column, axis=1).prod(axis=1)
             result += others @ self._matrix[self._index[:, column]]
         return result
+
+    def savings(self, widths: Widths, lower: Sequence[NDArray[np.int64]]) -> list[Floats]:
+        """By the slopes, which are right for all edges but those that lie on two axes of one operation."""
+        slopes, now = self.per_channel(widths), np.asarray(widths)
+        return [slopes[edge] * (now[edge] - narrower).astype(np.float64) for edge, narrower in enumerate(lower)]
 
 
 def liveness_by_mode(graph: Hypergraph, emptied: Iterable[str]) -> dict[Mode, Liveness]:

@@ -20,6 +20,7 @@ from gator.graph.hypergraph import Hypergraph
 Widths = Sequence[int] | NDArray[Any]  # living channels, one number per edge, in the order of graph.edges
 Floats = NDArray[np.float64]
 PlainData = dict[str, Any]  # what JSON can hold
+_LOOKED_AT = 8  # smaller widths of an edge at which `Prices.savings` evaluates the cost, and the narrowest that is left
 
 
 class Prices(ABC):
@@ -38,6 +39,26 @@ class Prices(ABC):
     def per_channel(self, widths: Widths) -> Floats:
         """What one channel of every edge costs, given the living widths everywhere (lambda of eq. 6 and 7)."""
 
+    def savings(self, widths: Widths, lower: Sequence[NDArray[np.int64]]) -> list[Floats]:
+        """What is saved if one edge alone becomes narrower, for every edge and each of its widths in `lower`, the widest first.
+
+        `total` is evaluated at a few widths and interpolated between them. The last two are among them, because the last
+        channel may take a layer with it.
+        """
+        now, cost = np.asarray(widths, dtype=np.int64), self.total(widths)
+
+        def saved(edge: int, narrower: NDArray[np.int64]) -> Floats:
+            last = len(narrower) - 1
+            spread = np.geomspace(1, last + 1, min(_LOOKED_AT, last + 1)).round().astype(np.int64) - 1
+            places = np.union1d(spread, [max(last - 1, 0)])
+            trials = (np.where(np.arange(len(now)) == edge, width, now) for width in narrower[places])
+            found = [0.0, *(cost - self.total(trial) for trial in trials)]
+            removed = now[edge] - narrower
+            result: Floats = np.interp(removed, [0, *removed[places]], found)
+            return result
+
+        return [saved(edge, each) if len(each) else np.zeros(0) for edge, each in enumerate(lower)]
+
     @property
     def width_step(self) -> int:
         """How many channels the device works on at a time; 1 if all widths are alike to it."""
@@ -47,12 +68,14 @@ class Prices(ABC):
         """What a finished network of these widths really costs; None if `total(widths)` is the truth."""
         return None
 
-    def recalibrated(self, widths: Widths, measured: float) -> Prices:  # noqa: ARG002
+    def recalibrated(self, widths: Widths, measured: float) -> Prices:
         """The same prices, corrected so that `total(widths)` is what a network of these widths was measured to cost.
 
-        Prices that cannot be corrected at these widths stay as they are.
+        By default they are multiplied by a factor, which is not part of their state. Prices that cannot be corrected at these
+        widths stay as they are.
         """
-        return self
+        estimate = self.total(widths)
+        return _ScaledPrices(self, measured / estimate) if estimate > 0 and measured > 0 else self
 
     def state(self) -> PlainData:
         """What `Cost.restored` needs to give these prices again for the same network; goes into checkpoints."""
@@ -61,6 +84,39 @@ class Prices(ABC):
     def state_for_cut(self, model: nn.Module, graph: Hypergraph) -> PlainData:  # noqa: ARG002
         """What `Cost.restored` needs for `model`, a network that was cut from the one with these prices."""
         return self.state()
+
+
+class _ScaledPrices(Prices):
+    """Estimated prices times a factor that a measurement has shown."""
+
+    def __init__(self, prices: Prices, factor: float) -> None:
+        self._prices, self._factor = prices, factor
+        self.unit, self.tolerance = prices.unit, prices.tolerance
+
+    def total(self, widths: Widths) -> float:
+        return self._factor * self._prices.total(widths)
+
+    def per_channel(self, widths: Widths) -> Floats:
+        return self._factor * self._prices.per_channel(widths)
+
+    def savings(self, widths: Widths, lower: Sequence[NDArray[np.int64]]) -> list[Floats]:
+        return [self._factor * each for each in self._prices.savings(widths, lower)]
+
+    @property
+    def width_step(self) -> int:
+        return self._prices.width_step
+
+    def measure(self, network: nn.Module, widths: Widths) -> float | None:
+        return self._prices.measure(network, widths)
+
+    def recalibrated(self, widths: Widths, measured: float) -> Prices:
+        return self._prices.recalibrated(widths, measured)
+
+    def state(self) -> PlainData:
+        return self._prices.state()
+
+    def state_for_cut(self, model: nn.Module, graph: Hypergraph) -> PlainData:
+        return self._prices.state_for_cut(model, graph)
 
 
 class Cost(ABC):

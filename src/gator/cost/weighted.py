@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
+from numpy.typing import NDArray
 from torch import nn
 
 from gator.cost.axis_sizes import full_widths
@@ -83,6 +84,10 @@ class _WeightedPrices(Prices):
     def per_channel(self, widths: Widths) -> Floats:
         prices = [share * part.per_channel(widths) for part, share in zip(self.parts, self.shares, strict=True)]
         return np.sum(prices, axis=0)  # type: ignore[no-any-return]
+
+    def savings(self, widths: Widths, lower: Sequence[NDArray[np.int64]]) -> list[Floats]:
+        parts = [part.savings(widths, lower) for part in self.parts]
+        return [np.asarray(self.shares) @ np.stack(each) for each in zip(*parts, strict=True)]
 
     def measure(self, network: nn.Module, widths: Widths) -> float | None:
         """Measure each part; parts that do not measure are counted."""

@@ -21,6 +21,7 @@ from gator.gates.limits import Limits
 from gator.gates.project import Alive, Scores, disconnecting_edge, project, smallest, unreachable
 from gator.gates.widen import widened
 from gator.graph.hypergraph import Hypergraph
+from gator.rank_zero import on_rank_zero
 
 _EVERY = 0.1  # an estimate is corrected by a measurement each time the cost has fallen by this share of the whole way
 _NEAR, _EVERY_NEAR = 1.15, 0.01  # below 1.15 targets: each time it has changed by 0.01 targets
@@ -59,9 +60,9 @@ class Budget:
         return self.prices.total(self.graph.widths_of(alive))
 
     def measured(self, alive: Alive) -> float:
-        """What the network with these channels really costs."""
+        """What the network with these channels really costs: on all processes what was measured on rank 0."""
         found = self.prices.measure(self._build(self.graph.masks_of(alive)), self.graph.widths_of(alive))
-        return self.cost(alive) if found is None else found
+        return self.cost(alive) if found is None else on_rank_zero(lambda: found)
 
     def open_channels(self, alive: Alive, logits: Scores, gated: Sequence[int]) -> Alive:
         """Close channels with negative logits, except those that the limits or the connection of the network need."""
@@ -97,15 +98,15 @@ class Budget:
         after = self._project(living, worth, allowed, at_end=target)
         if not self.prices.tolerance:
             return after
-        if self._is_due(after, target):
-            self.measured_at = self.measured(after)
-            self.prices = self.prices.recalibrated(self.graph.widths_of(after), self.measured_at)
+        cost = self.cost(after)
+        if self._is_due(cost, target):
+            cost = self.measured_at = self.measured(after)
+            self.settle(after, cost)
         # If this closes too much, wait: at the end several networks are measured to find one that is close to the target.
-        return after if self.cost(after) >= (1 - self.prices.tolerance) * target else living
+        return after if cost >= (1 - self.prices.tolerance) * target else living
 
-    def _is_due(self, alive: Alive, target: float) -> bool:
+    def _is_due(self, cost: float, target: float) -> bool:
         """Whether the cost has changed so much since the last measurement that the estimate needs a correction."""
-        cost = self.cost(alive)
         every = _EVERY_NEAR * target if cost < _NEAR * target else _EVERY * (self.whole - target)
         return abs(self.measured_at - cost) >= every
 
@@ -152,7 +153,7 @@ class Budget:
         return alive, found
 
     def settle(self, alive: Alive, measured: float | None) -> None:
-        """The network has these channels from now on; an estimate is replaced by what was measured."""
+        """Correct an estimate by what the network with these channels was measured to cost."""
         if measured is not None:
             self.prices = self.prices.recalibrated(self.graph.widths_of(alive), measured)
 

@@ -66,8 +66,9 @@ class Pruner:
         gamma: with alpha, the learning rate of the gates, as a multiple of `lr` in `step` (eq. 8).
         momentum, weight_decay, temperature: with alpha, of the gates; the user's optimizer never sees them.
         min_width: the least width, of all edges or by name.
-        round_to: widths are multiples of this. "auto": of the step that a latency table shows for the edge, else of 8 for
-            edges of 64 channels or more, of 4 from 32 on and for grouped convolutions, so that no kernel becomes slower.
+        round_to: widths are multiples of this. "auto": with a latency, of what the device works on at a time, where that pays;
+            else of 8 for edges of 64 channels or more, of 4 from 32 on and for grouped convolutions, so that no kernel becomes
+            slower.
         keep: edges to leave as they are, by name, by a layer that writes them, by glob pattern or module.
         keep_class: True removes only what leaves the class of `model` working, as in `gator.trace`; every edge keeps a channel.
         graph: a traced graph to use instead of `example_inputs`.

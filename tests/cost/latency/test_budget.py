@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -10,6 +11,7 @@ import torch
 from fakes import BLOCK, small
 
 import gator
+from gator.cost.prices import Cost, Prices
 from gator.cost.target import parse_target
 from gator.gates.correct import corrected
 from gator.gates.limits import Limits
@@ -263,6 +265,40 @@ def test_an_estimate_is_corrected_all_the_way_down(fake) -> None:
     assert budget.cost(alive) <= budget.schedule.allowed(step)
 
 
+@pytest.mark.parametrize("truth", [0.85, 1.15])
+def test_a_users_estimate_is_corrected_by_a_factor(truth) -> None:
+    """Prices that only estimate and measure: what closes for good is judged by what is measured."""
+    model, x, _ = small(wide=256, inner=192)
+
+    class Estimated(Cost, Prices):
+        unit, tolerance, measured = "MACs", 0.03, 0
+
+        def on(self, model, graph):
+            self.flops = gator.Flops().on(model, graph)
+            return self
+
+        def total(self, widths):
+            return self.flops.total(widths)
+
+        def per_channel(self, widths):
+            return self.flops.per_channel(widths)
+
+        def measure(self, network, widths):
+            self.measured += 1
+            return truth * self.flops.total(widths)
+
+    cost = Estimated()
+    pruner = gator.Pruner(model, x, cost=cost, target=0.6, steps=100)
+    budget, alive, cost.measured = pruner.budget, pruner.gates.living(), 0
+    worth = np.random.default_rng(0).random(len(alive))
+    for step in range(1, budget.schedule.last_step):
+        alive = budget.on_schedule(alive, worth, step)
+        assert truth * cost.total(budget.graph.widths_of(alive)) >= 0.97 * budget.target
+    assert budget.cost(alive) == pytest.approx(truth * cost.total(budget.graph.widths_of(alive)))
+    assert budget.cost(alive) <= budget.schedule.allowed(step)
+    assert cost.measured < 40
+
+
 def test_a_budget_below_the_smallest_network_as_measured(fake) -> None:
     """The table says that it can be reached; it cannot."""
     model, x, _ = small()
@@ -277,11 +313,25 @@ def test_a_budget_below_the_smallest_network_as_measured(fake) -> None:
 def test_prices_that_have_seen_a_network_say_what_it_took(fake) -> None:
     model, _, graph = small()
     priced = gator.Latency("fake", threads=1).on(model, graph)
-    for widths in ([40, 24, 24], [64, 44, 48]):  # the last is drawn to the whole
+    for widths in ([40, 24, 24], [64, 40, 48]):  # the last is drawn to the whole
         assert priced.recalibrated(widths, 1.1 * priced.total(widths)).total(widths) == pytest.approx(
             1.1 * priced.total(widths)
         )
-    assert priced.recalibrated([64, 48, 48], 5.0).total([64, 48, 48]) == priced.total([64, 48, 48])
+    for widths in ([64, 46, 48], [64, 48, 48]):  # too near to the whole
+        assert priced.recalibrated(widths, 5.0).total([40, 24, 24]) == priced.total([40, 24, 24])
+
+
+def test_savings_do_not_depend_on_how_near_to_the_whole_the_network_is(fake) -> None:
+    """The machine is slower than when the table was built, so the full width has another factor than the narrower ones."""
+    model, _, graph = small()
+    prices = gator.Latency("fake", threads=1).on(model, graph)
+    lower = [np.array([edge.width - 16, edge.width // 2]) for edge in graph.edges]
+    full = [edge.width for edge in graph.edges]
+    before = prices.savings(full, lower)
+    for factor in (0.9, 1.1):
+        after = replace(prices, factor=factor * prices.factor).savings(full, lower)
+        for one, other in zip(before, after, strict=True):
+            np.testing.assert_allclose(other, factor * one)
 
 
 def test_a_state_is_of_one_cost(fake) -> None:

@@ -38,6 +38,19 @@ def test_the_block_of_a_kernel_is_found(block) -> None:
     assert paying_step(graph, lambda networks: [ms(widths) for widths in networks]) == (block if block >= 4 else 1)
 
 
+@pytest.mark.parametrize("width", [8, 768])
+def test_what_is_within_the_noise_gives_no_step(width) -> None:
+    """Half a step of wide edges hardly takes any time; very narrow edges have none that could be left half empty."""
+    model = nn.Sequential(nn.Conv2d(3, width, 1), nn.ReLU(), nn.Conv2d(width, width, 1), nn.ReLU(), nn.Conv2d(width, 3, 1))
+    graph = gator.trace(model, torch.zeros(1, 3, 2, 2))
+    macs, random = macs_of(graph), np.random.default_rng(0)
+
+    def ms(widths) -> float:
+        return macs.total(widths) * random.normal(1, 0.005)
+
+    assert {paying_step(graph, lambda networks: [ms(widths) for widths in networks]) for _ in range(50)} == {1}
+
+
 def test_edges_narrower_than_two_steps_have_a_smaller_one(fake) -> None:
     model = nn.Sequential(nn.Conv2d(3, 64, 3), nn.Conv2d(64, 12, 3), nn.ReLU(), nn.Conv2d(12, 3, 1), nn.Conv2d(3, 8, 1)).eval()
     graph = gator.trace(model, torch.zeros(1, 3, 8, 8))

@@ -113,7 +113,7 @@ class Latency(Cost):
         baseline = self._baseline(model, graph)
         table = on_rank_zero(lambda: self.build_table(model, graph)[1])
         layers = LayerTimes(graph, table)
-        result = fit_of(layers, table)
+        result = on_rank_zero(lambda: fit_of(layers, table))  # the same everywhere, to the last bit
         # The table may be of another day: the two times of the unpruned network stand for the difference.
         factor = baseline.ms / result.unpruned_ms
         return self._measured(model, graph, TablePrices(layers, result.fit), baseline, factor)

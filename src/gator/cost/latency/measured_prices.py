@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 from torch import nn
 
 from gator.cost.axis_sizes import full_widths
@@ -18,6 +19,7 @@ from gator.cost.prices import Floats, PlainData, Prices, Widths
 from gator.graph.hypergraph import Hypergraph
 
 _NEARLY_FULL = 0.9  # of the channels: from there on predictions approach the measured time of the unpruned network
+_TOO_NEAR = 0.5  # of the way from there to the full widths: what is measured beyond it says too little about the factor
 
 
 @dataclass(frozen=True)
@@ -46,6 +48,10 @@ class MeasuredPrices(Prices):
     def per_channel(self, widths: Widths) -> Floats:
         return self.factor * self.predicted.per_channel(widths)
 
+    def savings(self, widths: Widths, lower: Sequence[NDArray[np.int64]]) -> list[Floats]:
+        """Those that are predicted. Near the full widths the difference of two totals would be that of two ways to predict."""
+        return [self.factor * each for each in self.predicted.savings(widths, lower)]
+
     @property
     def width_step(self) -> int:
         return self.step()
@@ -55,9 +61,11 @@ class MeasuredPrices(Prices):
         return self.baseline.measure(network)
 
     def recalibrated(self, widths: Widths, measured: float) -> MeasuredPrices:
-        """The same prices with the factor that gives this measured time. Full widths are left to the baseline."""
+        """The same prices with the factor that gives this measured time. Nearly full widths are left to the baseline."""
         nearness, full_factor = self._near_full(widths)
-        factor = (measured / self.predicted.total(widths) - nearness * full_factor) / (1 - nearness) if nearness < 1 else 0.0
+        if nearness > _TOO_NEAR:
+            return self
+        factor = (measured / self.predicted.total(widths) - nearness * full_factor) / (1 - nearness)
         return replace(self, factor=factor) if factor > 0 else self
 
     def state(self) -> PlainData:
