@@ -73,7 +73,7 @@ def experiments() -> list[Experiment]:
             plan += [Experiment("resnet20", method, target, epochs) for method in three]
         if epochs == 6:
             plan += [Experiment("resnet20", method, target, 6) for target in (0.5, 0.25) for method in controls]
-            plan += [Experiment("resnet20", "gator", 0.6, each, cost="latency") for each in (3, 6)]
+            plan += [Experiment("resnet20", "gator", 0.6, each, cost="latency") for each in (3, 6, 12)]
             plan += [Experiment("resnet56", method, 0.25, epochs) for method in three]
             plan += [Experiment("resnet56", method, 0.5, epochs) for method in ("gator", "torch-pruning-l1")]
             plan += [Experiment("resnet56", "gator", 0.4, 3, cost="latency")]

@@ -8,11 +8,9 @@ import sys
 from pathlib import Path
 
 import pytest
-import torch
 from torch import nn
 from typer.testing import CliRunner
 
-import gator
 from gator import zoo
 from gator.cli import main
 from gator.files.save import read_about
@@ -24,7 +22,6 @@ from gator.zoo.data import load_data
 
 SHARED = Path(__file__).parents[3] / "shared"
 RESULTS = Path(__file__).parents[2] / "benchmarks" / "results"
-SHIPPED = RESULTS / "cifar10-resnet20-half.safetensors"
 NETWORKS = sorted(RESULTS.rglob("*.safetensors"))
 WEIGHTS = SHARED / "weights" / "cifar10-resnet20.safetensors"
 
@@ -58,12 +55,6 @@ def test_the_published_network_scores_what_it_scored(cifar) -> None:
 
 
 @pytest.mark.slow
-def test_the_shipped_network_scores_what_is_said(cifar) -> None:
-    network = with_weights(zoo.build("cifar:resnet20").model, SHIPPED)
-    assert score(network, cifar) == pytest.approx(90.80, abs=0.05)
-
-
-@pytest.mark.slow
 @pytest.mark.parametrize("path", NETWORKS[:: max(1, len(NETWORKS) // 4)], ids=lambda path: path.stem)
 def test_gator_eval_reproduces_the_figure(path: Path, cifar) -> None:
     """Of some of the shipped networks: each takes ten seconds. The figure is in the file."""
@@ -76,15 +67,9 @@ def test_gator_eval_reproduces_the_figure(path: Path, cifar) -> None:
 
 @pytest.mark.parametrize("path", NETWORKS, ids=lambda path: path.stem)
 def test_the_file_of_a_network_and_the_table_agree(path: Path) -> None:
-    recorded, beside = read_about(path).figures, path.with_suffix(".json")
+    recorded, figures = read_about(path).figures, json.loads(path.with_suffix(".json").read_text())
     assert recorded["accuracy"] > 50
-    if beside.is_file():
-        figures = json.loads(beside.read_text())
-        assert figures["accuracy"] == pytest.approx(recorded["accuracy"])
-        assert figures["params"] == recorded["params"]
-
-
-def test_the_shipped_network_has_half_of_the_macs() -> None:
-    one, network = torch.zeros(1, 3, 32, 32), zoo.build("cifar:resnet20").model
-    macs = gator.measure(with_weights(network, SHIPPED), one).macs
-    assert macs == 20_267_746 <= 0.5 * gator.measure(network, one).macs
+    assert figures["accuracy"] == pytest.approx(recorded["accuracy"])
+    assert figures["params"] == recorded["params"]
+    if figures["cost"] == "flops":
+        assert figures["macs"] <= figures["target"] * figures["dense_macs"]
