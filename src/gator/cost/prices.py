@@ -20,6 +20,7 @@ from gator.graph.hypergraph import Hypergraph
 Widths = Sequence[int] | NDArray[Any]  # living channels, one number per edge, in the order of graph.edges
 Floats = NDArray[np.float64]
 PlainData = dict[str, Any]  # what JSON can hold
+_FACTOR = "measured_factor"  # in the state of prices that were corrected by a factor
 _LOOKED_AT = 8  # smaller widths of an edge at which `Prices.savings` evaluates the cost, and the narrowest that is left
 
 
@@ -30,6 +31,8 @@ class Prices(ABC):
     tolerance: float = 0.0
     """0: `total` is taken as exact. Above 0 it is an estimate: a network meets a target if `measure` gives at most the target,
     and is close enough to it if that is below the target by at most this share."""
+    width_step: int = 1
+    """How many channels the device works on at a time; 1 if all widths are alike to it."""
 
     @abstractmethod
     def total(self, widths: Widths) -> float:
@@ -59,11 +62,6 @@ class Prices(ABC):
 
         return [saved(edge, each) if len(each) else np.zeros(0) for edge, each in enumerate(lower)]
 
-    @property
-    def width_step(self) -> int:
-        """How many channels the device works on at a time; 1 if all widths are alike to it."""
-        return 1
-
     def measure(self, network: nn.Module, widths: Widths) -> float | None:  # noqa: ARG002
         """What a finished network of these widths really costs; None if `total(widths)` is the truth."""
         return None
@@ -71,11 +69,10 @@ class Prices(ABC):
     def recalibrated(self, widths: Widths, measured: float) -> Prices:
         """The same prices, corrected so that `total(widths)` is what a network of these widths was measured to cost.
 
-        By default they are multiplied by a factor, which is not part of their state. Prices that cannot be corrected at these
-        widths stay as they are.
+        By default they are multiplied by a factor. Prices that cannot be corrected at these widths stay as they are.
         """
         estimate = self.total(widths)
-        return _ScaledPrices(self, measured / estimate) if estimate > 0 and measured > 0 else self
+        return ScaledPrices(self, measured / estimate) if estimate > 0 and measured > 0 and measured != estimate else self
 
     def state(self) -> PlainData:
         """What `Cost.restored` needs to give these prices again for the same network; goes into checkpoints."""
@@ -86,8 +83,8 @@ class Prices(ABC):
         return self.state()
 
 
-class _ScaledPrices(Prices):
-    """Estimated prices times a factor that a measurement has shown."""
+class ScaledPrices(Prices):
+    """Estimated prices times a factor that a measurement has shown. The factor is part of their state."""
 
     def __init__(self, prices: Prices, factor: float) -> None:
         self._prices, self._factor = prices, factor
@@ -103,20 +100,21 @@ class _ScaledPrices(Prices):
         return [self._factor * each for each in self._prices.savings(widths, lower)]
 
     @property
-    def width_step(self) -> int:
+    def width_step(self) -> int:  # type: ignore[override]
         return self._prices.width_step
 
     def measure(self, network: nn.Module, widths: Widths) -> float | None:
         return self._prices.measure(network, widths)
 
     def recalibrated(self, widths: Widths, measured: float) -> Prices:
-        return self._prices.recalibrated(widths, measured)
+        found = self._prices.recalibrated(widths, measured)
+        return self if found is self._prices else found
 
     def state(self) -> PlainData:
-        return self._prices.state()
+        return {**self._prices.state(), _FACTOR: self._factor}
 
     def state_for_cut(self, model: nn.Module, graph: Hypergraph) -> PlainData:
-        return self._prices.state_for_cut(model, graph)
+        return {**self._prices.state_for_cut(model, graph), _FACTOR: self._factor}
 
 
 class Cost(ABC):
@@ -131,6 +129,12 @@ class Cost(ABC):
     def restored(self, model: nn.Module, graph: Hypergraph, state: PlainData) -> Prices:  # noqa: ARG002
         """The prices of a network that was priced before, or was cut from one that was; `state` is what those prices saved."""
         return self.on(model, graph)
+
+
+def restored_prices(cost: Cost, model: nn.Module, graph: Hypergraph, state: PlainData) -> Prices:
+    """The prices that saved this state (`Prices.state` or `state_for_cut`), with the factor that had corrected them."""
+    prices = cost.restored(model, graph, {key: value for key, value in state.items() if key != _FACTOR})
+    return ScaledPrices(prices, state[_FACTOR]) if _FACTOR in state else prices
 
 
 @runtime_checkable

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from torch import nn
 
 from gator.cost.axis_sizes import full_widths
-from gator.cost.prices import Cost, Floats, PlainCost, PlainData, Prices, Widths, as_cost
+from gator.cost.prices import Cost, Floats, PlainCost, PlainData, Prices, Widths, as_cost, restored_prices
 from gator.errors import GatorError
 from gator.graph.hypergraph import Hypergraph
 
@@ -51,7 +51,7 @@ class WeightedCost(Cost):
         if len(state["parts"]) != len(self.parts):
             raise GatorError(f"the state was saved with {len(state['parts'])} costs, now there are {len(self.parts)}")
         pairs = zip(self.parts, state["parts"], strict=True)
-        return self._weighted([cost.restored(model, graph, part) for (cost, _), part in pairs], state["whole_costs"])
+        return self._weighted([restored_prices(cost, model, graph, part) for (cost, _), part in pairs], state["whole_costs"])
 
     def _weighted(self, prices: Sequence[Prices], whole_costs: Sequence[float]) -> Prices:
         for (cost, _), whole_cost in zip(self.parts, whole_costs, strict=True):
@@ -74,7 +74,7 @@ class _WeightedPrices(Prices):
         return max(part.tolerance for part in self.parts)
 
     @property
-    def width_step(self) -> int:
+    def width_step(self) -> int:  # type: ignore[override]
         """A step that suits every part."""
         return math.lcm(*(part.width_step for part in self.parts))
 

@@ -23,7 +23,7 @@ from gator.gates.widen import widened
 from gator.graph.hypergraph import Hypergraph
 from gator.rank_zero import on_rank_zero
 
-_EVERY = 0.1  # an estimate is corrected by a measurement each time the cost has fallen by this share of the whole way
+_EVERY = 0.1  # an estimate is corrected by a measurement each time the cost has changed by this share of the whole way
 _NEAR, _EVERY_NEAR = 1.15, 0.01  # below 1.15 targets: each time it has changed by 0.01 targets
 _FAR = 0.5  # of the target: below it an estimate needs no measurement, because none is wrong by a factor of two
 log = logging.getLogger("gator")
@@ -48,11 +48,13 @@ class Budget:
         target: float | None,
         steps: int | None = None,
         measured_at: float | None = None,
+        reached: float | None = None,
     ) -> None:
         self.graph, self.prices, self.limits = graph, prices, limits.resolved(prices, graph)
         self.whole, self.target = whole, target
         self.schedule = None if target is None or steps is None else Schedule(whole, target, steps)
-        self.measured_at = whole if measured_at is None else measured_at  # what the last measurement on the way gave
+        self.measured_at = whole if measured_at is None else measured_at  # the cost at which the estimate was last corrected
+        self.reached = reached  # what the final network was measured to cost
         self._build = build
 
     def cost(self, alive: Alive) -> float:
@@ -62,7 +64,8 @@ class Budget:
     def measured(self, alive: Alive) -> float:
         """What the network with these channels really costs: on all processes what was measured on rank 0."""
         found = self.prices.measure(self._build(self.graph.masks_of(alive)), self.graph.widths_of(alive))
-        return self.cost(alive) if found is None else on_rank_zero(lambda: found)
+        cost = self.cost(alive) if found is None else float(found)
+        return on_rank_zero(lambda: cost) if self.prices.tolerance else cost
 
     def open_channels(self, alive: Alive, logits: Scores, gated: Sequence[int]) -> Alive:
         """Close channels with negative logits, except those that the limits or the connection of the network need."""
@@ -100,8 +103,9 @@ class Budget:
             return after
         cost = self.cost(after)
         if self._is_due(cost, target):
-            cost = self.measured_at = self.measured(after)
-            self.settle(after, cost)
+            cost = self.measured(after)
+            self.prices = self.prices.recalibrated(self.graph.widths_of(after), cost)
+            self.measured_at = self.cost(after)
         # If this closes too much, wait: at the end several networks are measured to find one that is close to the target.
         return after if cost >= (1 - self.prices.tolerance) * target else living
 
@@ -153,20 +157,23 @@ class Budget:
         return alive, found
 
     def settle(self, alive: Alive, measured: float | None) -> None:
-        """Correct an estimate by what the network with these channels was measured to cost."""
+        """The final network has these channels, and was measured to cost this much; None if its cost is counted."""
         if measured is not None:
             self.prices = self.prices.recalibrated(self.graph.widths_of(alive), measured)
+            self.reached = measured
 
     def of_cut(self, graph: Hypergraph, prices: Prices, old_edges: NDArray[np.int64]) -> Budget:
         """The same budget for a network cut from this one; `old_edges` has the old edge of every new one."""
         least = np.minimum(self.limits.least[old_edges], [edge.width for edge in graph.edges])
         kept = tuple(index for index, old in enumerate(old_edges.tolist()) if old in self.limits.kept)
         limits = Limits(least, self.limits.multiples[old_edges], kept)
-        return Budget(graph, prices, limits, self._build, **self._course(), measured_at=self.measured_at)
+        return Budget(graph, prices, limits, self._build, **self._course())
 
     def _course(self) -> PlainData:
+        """What does not depend on the channels that live."""
         steps = None if self.schedule is None else self.schedule.steps
-        return {"whole": self.whole, "target": self.target, "steps": steps}
+        fixed = {"whole": self.whole, "target": self.target, "steps": steps}
+        return {**fixed, "measured_at": self.measured_at, "reached": self.reached}
 
     def state(self) -> PlainData:
         """What `restored` needs, as plain data."""
@@ -174,7 +181,6 @@ class Budget:
             **self._course(),
             "least": self.limits.least.tolist(),
             "multiples": self.limits.multiples.tolist(),
-            "measured_at": self.measured_at,
             "pricing_state": self.prices.state(),
         }
 
@@ -183,4 +189,4 @@ class Budget:
         least, multiples = (np.array(state[name], dtype=np.int64) for name in ("least", "multiples"))
         limits = Limits(least, multiples, self.limits.kept)
         course = {name: state[name] for name in self._course()}
-        return Budget(self.graph, prices, limits, self._build, **course, measured_at=float(state["measured_at"]))
+        return Budget(self.graph, prices, limits, self._build, **course)

@@ -67,18 +67,24 @@ class Limits:
     def resolved(self, prices: Prices, graph: Hypergraph) -> Limits:
         """The same; with `round_to="auto"` widths are multiples of the step of these prices, if they have one.
 
-        Edges narrower than two steps have a smaller one, so that they can become narrower at all.
+        Edges narrower than two steps have a smaller one, which divides it, so that they can become narrower at all.
         """
-        if not self.auto or prices.width_step == 1:
+        step = prices.width_step if self.auto else 1
+        if step == 1:
             return replace(self, auto=False)
-        halves = np.maximum(np.array(full_widths(graph), dtype=np.int64) // 2, 1)
-        return replace(self, multiples=np.minimum(prices.width_step, 2 ** np.log2(halves).astype(np.int64)), auto=False)
+        divisors = [part for part in range(1, step + 1) if step % part == 0]
+        multiples = [max(part for part in divisors if part <= max(width // 2, 1)) for width in full_widths(graph)]
+        return replace(self, multiples=np.array(multiples, dtype=np.int64), auto=False)
 
     def with_one_of(self, edge: int) -> Limits:
         """The same, but this edge keeps at least one channel."""
+        assert self.least[edge] == 0, f"edge {edge} keeps a channel already"
+        return self.wider_than(edge, 0)
+
+    def wider_than(self, edge: int, width: int) -> Limits:
+        """The same, but this edge stays wider than that."""
         least = self.least.copy()
-        assert least[edge] == 0, f"edge {edge} keeps a channel already"
-        least[edge] = 1
+        least[edge] = max(width + 1, least[edge])
         return replace(self, least=least)
 
     def widths_down(self, edge: int, width: int) -> list[int]:

@@ -2,13 +2,15 @@
 
 A unit is one channel of an edge, or `round_to` of them. An exact cost falls with every unit that is closed, so bisection finds
 the shortest list of closings that meets the budget; units that the last closing made unnecessary are opened again. Where one
-unit is a large part of the budget, others are closed in its place, if they come nearer.
+unit is a large part of the budget, others are closed in its place, if they come nearer. A closing of many units, such as that
+of a whole layer, stops halfway if it would lead more than 2 % below the budget.
 """
 
 from __future__ import annotations
 
 import itertools
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 
 import numpy as np
 from numpy.typing import NDArray
@@ -74,14 +76,14 @@ def _closed(
         same: Alive = alive.copy()
         return same
     order = [start + living[np.argsort(scores[start + living], kind="stable")] for start, living in _living(graph, alive)]
-    closings = closings_of(limits, widths, [scores[channels] for channels in order], per)
-    left, last = _shortest(prices, closings, widths, target)
+    in_order = [scores[channels] for channels in order]
+    left, last = _shortest(prices, limits, closings_of(limits, widths, in_order, per), widths, target, floor)
     for _ in range(_LEFT_OPEN):
         if prices.total(left) >= floor:
             break
-        closings = [c for c in closings if c.edge != last.edge or c.width > last.width]
+        limits = limits.wider_than(last.edge, last.width)
         try:
-            other, last = _shortest(prices, closings, widths, target)
+            other, last = _shortest(prices, limits, closings_of(limits, widths, in_order, per), widths, target, floor)
         except BudgetError:  # it has to close
             break
         left = other if prices.total(other) > prices.total(left) else left
@@ -97,9 +99,12 @@ def _living(graph: Hypergraph, alive: Alive) -> Iterator[tuple[int, NDArray[np.i
 
 
 def _shortest(
-    prices: Prices, closings: Sequence[Closing], widths: NDArray[np.int64], target: float
+    prices: Prices, limits: Limits, closings: Sequence[Closing], widths: NDArray[np.int64], target: float, floor: float
 ) -> tuple[NDArray[np.int64], Closing]:
-    """The widths after as many of the closings, in their order, as the target needs; and the last of them."""
+    """The widths after as many of the closings, in their order, as the target needs; and the last of them.
+
+    If the last one leads below `floor`, its edge stays as wide as the target allows.
+    """
 
     def after(count: int) -> NDArray[np.int64]:
         left: NDArray[np.int64] = widths.copy()
@@ -113,7 +118,14 @@ def _shortest(
     while high - low > 1:
         middle = (low + high) // 2
         low, high = (low, middle) if prices.total(after(middle)) <= target else (middle, high)
-    return _reopened(prices, closings[:high], after(high), widths, target), closings[high - 1]
+    last, left = closings[high - 1], after(high)
+    for wider in limits.widths_down(last.edge, int(after(high - 1)[last.edge])) if prices.total(left) < floor else ():
+        trial = left.copy()
+        trial[last.edge] = wider
+        if prices.total(trial) <= target:
+            last, left = replace(last, width=wider), trial
+            break
+    return _reopened(prices, [*closings[: high - 1], last], left, widths, target), last
 
 
 def unreachable(target: float, lowest: float, unit: str) -> BudgetError:

@@ -18,7 +18,7 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from gator.cost.by_name import CostName, cost_of
-from gator.cost.prices import Cost, PlainCost, Prices
+from gator.cost.prices import Cost, PlainCost, Prices, restored_prices
 from gator.cost.target import parse_target
 from gator.errors import GatorError
 from gator.gates.attach import GatedForward, attach, detach, gates_off, is_attached
@@ -137,7 +137,7 @@ class Pruner:
         prices = (
             self.cost.on(model, self.graph)
             if state is None
-            else self.cost.restored(model, self.graph, state["budget"]["pricing_state"])
+            else restored_prices(self.cost, model, self.graph, state["budget"]["pricing_state"])
         )
         whole = prices.total([edge.width for edge in self.graph.edges])
         goal = None if target is None else parse_target(target, whole, self.unit)
@@ -315,8 +315,12 @@ class Pruner:
 
     @property
     def cost_left(self) -> float:
-        """What the network costs with the channels that live now, in the unit of the cost."""
-        return self.budget.cost(self.gates.living())
+        """What the network costs with the channels that live now, in the unit of the cost.
+
+        A measured cost is estimated until the target is reached; then this is what the final network was measured to cost.
+        """
+        reached = self.budget.reached
+        return self.budget.cost(self.gates.living()) if reached is None else reached
 
     def living_widths(self) -> tuple[int, ...]:
         """The living channels of every edge of the network as it was before any cut, in the order of the graph it had then."""
@@ -326,7 +330,7 @@ class Pruner:
     @property
     def saved_by_shrinking(self) -> float:
         """The share of the network's present cost that `shrink_` would remove."""
-        return 1 - self.cost_left / self.prices.total([edge.width for edge in self.graph.edges])
+        return 1 - self.budget.cost(self.gates.living()) / self.prices.total([edge.width for edge in self.graph.edges])
 
     def cut(self, *, keep_class: bool | None = None) -> nn.Module:
         """The smaller network; the one in training stays as it is, gates included.
@@ -395,7 +399,7 @@ class Pruner:
         self.graph, old = traced_again(self.model, old_graph), forward.gates
         origin = origin_of(old_graph, self.graph, old)
         old_edges = old.edge_of[origin.first[self.graph.starts[:-1]]]  # the old edge of every new one
-        prices = self.cost.restored(self.model, self.graph, self.prices.state_for_cut(self.model, self.graph))
+        prices = restored_prices(self.cost, self.model, self.graph, self.prices.state_for_cut(self.model, self.graph))
         budget = self.budget.of_cut(self.graph, prices, old_edges)
         self._forward = self._gated_forward(budget.limits, drawn=budget.target is None)
         self._forward.learning = forward.learning

@@ -6,13 +6,14 @@ import itertools
 from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Any
 
+from gator.cost.prices import restored_prices
 from gator.errors import GatorError
 from gator.gates.attach import gates_off
 
 if TYPE_CHECKING:
     from gator.gates.pruner import Pruner
 
-FORMAT = 7
+FORMAT = 8
 
 
 def state_of(pruner: Pruner) -> dict[str, Any]:
@@ -38,7 +39,7 @@ _KEYS = (
     "format", "unit", "fixed", "edges", "alive", "keep", "budget", "loss_at_start", "alpha", "finished", "steps_taken",
     "steps_skipped",
 )  # fmt: skip
-_BUDGET_KEYS = ("whole", "target", "steps", "least", "multiples", "measured_at", "pricing_state")
+_BUDGET_KEYS = ("whole", "target", "steps", "least", "multiples", "measured_at", "reached", "pricing_state")
 
 
 def check_saved(state: Mapping[str, Any], unit: str) -> None:
@@ -67,7 +68,7 @@ def load_state_(pruner: Pruner, state: Mapping[str, Any]) -> None:
         prices = budget.prices
         if state["budget"]["pricing_state"] != prices.state():
             with gates_off(pruner._forward):
-                prices = pruner.cost.restored(pruner.model, pruner.graph, state["budget"]["pricing_state"])
+                prices = restored_prices(pruner.cost, pruner.model, pruner.graph, state["budget"]["pricing_state"])
         budget = budget.restored(prices, state["budget"])
     pruner.gates.load_(state)
     pruner._alpha = state["alpha"]

@@ -36,6 +36,7 @@ class Fake:
     drifts = False  # whether its speed changes from session to session
     pace = 1.0  # how slow it is
     narrow = 1.0  # what pruned networks take, relative to the sum of their layers
+    full = 64  # what the first convolution of an unpruned network writes
 
     def __init__(self) -> None:
         self.prepared = 0
@@ -58,7 +59,7 @@ class Fake:
                 spent.append(10 + -(-module.in_features // BLOCK))
 
         convolutions = [module for module in network.modules() if isinstance(module, nn.Conv2d)]
-        narrow = len(convolutions) > 1 and convolutions[0].out_channels < 64
+        narrow = len(convolutions) > 1 and convolutions[0].out_channels < self.full
         hooks = [module.register_forward_hook(count) for module in network.modules()]
         network.eval()(*call[0], **call[1])
         for hook in hooks:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 from dataclasses import replace
 
@@ -255,7 +256,7 @@ def test_an_estimate_is_corrected_all_the_way_down(fake) -> None:
     """What closes for good is never far above or below what the schedule allows, as measured."""
     model, x, _ = small(wide=256, inner=192)
     pruner = gator.Pruner(model, x, cost=gator.Latency("fake", threads=1), target=0.6, steps=100)
-    fake.narrow = 0.8
+    fake.narrow, fake.full = 0.8, 256
     budget, alive = pruner.budget, pruner.gates.living()
     worth = np.random.default_rng(0).random(len(alive))
     for step in range(1, budget.schedule.last_step):
@@ -265,38 +266,95 @@ def test_an_estimate_is_corrected_all_the_way_down(fake) -> None:
     assert budget.cost(alive) <= budget.schedule.allowed(step)
 
 
+class Estimated(Cost):
+    """A user's cost that is estimated, and measured to be `truth` times as much."""
+
+    unit, measurements = "MACs", 0
+
+    def __init__(self, truth) -> None:
+        self.truth = truth
+
+    def on(self, model, graph):
+        return EstimatedPrices(self, gator.Flops().on(model, graph))
+
+
+class EstimatedPrices(Prices):
+    unit, tolerance = "MACs", 0.03
+
+    def __init__(self, cost, flops) -> None:
+        self.cost, self.flops = cost, flops
+
+    def total(self, widths):
+        return self.flops.total(widths)
+
+    def per_channel(self, widths):
+        return self.flops.per_channel(widths)
+
+    def measure(self, network, widths):
+        self.cost.measurements += 1
+        return np.float64(self.cost.truth * self.total(widths))
+
+
 @pytest.mark.parametrize("truth", [0.85, 1.15])
 def test_a_users_estimate_is_corrected_by_a_factor(truth) -> None:
     """Prices that only estimate and measure: what closes for good is judged by what is measured."""
-    model, x, _ = small(wide=256, inner=192)
-
-    class Estimated(Cost, Prices):
-        unit, tolerance, measured = "MACs", 0.03, 0
-
-        def on(self, model, graph):
-            self.flops = gator.Flops().on(model, graph)
-            return self
-
-        def total(self, widths):
-            return self.flops.total(widths)
-
-        def per_channel(self, widths):
-            return self.flops.per_channel(widths)
-
-        def measure(self, network, widths):
-            self.measured += 1
-            return truth * self.flops.total(widths)
-
-    cost = Estimated()
+    model, x, graph = small(wide=256, inner=192)
+    cost, flops = Estimated(truth), gator.Flops().on(model, graph)
     pruner = gator.Pruner(model, x, cost=cost, target=0.6, steps=100)
-    budget, alive, cost.measured = pruner.budget, pruner.gates.living(), 0
+    budget, alive, cost.measurements = pruner.budget, pruner.gates.living(), 0
     worth = np.random.default_rng(0).random(len(alive))
     for step in range(1, budget.schedule.last_step):
         alive = budget.on_schedule(alive, worth, step)
-        assert truth * cost.total(budget.graph.widths_of(alive)) >= 0.97 * budget.target
-    assert budget.cost(alive) == pytest.approx(truth * cost.total(budget.graph.widths_of(alive)))
+        assert truth * flops.total(graph.widths_of(alive)) >= 0.97 * budget.target
+    assert budget.cost(alive) == pytest.approx(truth * flops.total(graph.widths_of(alive)))
     assert budget.cost(alive) <= budget.schedule.allowed(step)
-    assert cost.measured < 40
+    assert cost.measurements < 40
+
+
+@pytest.mark.parametrize("how", ["resume", "resume a weighted cost", "load", "shrink"])
+def test_the_factor_of_an_estimate_is_kept(how) -> None:
+    """Without it the uncorrected estimate would decide what closes for good."""
+    model, x, graph = small(wide=256, inner=192)
+    cost = gator.WeightedCost((Estimated(0.85), 1.0)) if "weighted" in how else Estimated(0.85)
+    estimate = cost.on(model, graph)
+    pruner = gator.Pruner(model, x, cost=cost, target=0.6, steps=100)
+    at_the_start, alive = pruner.state_dict(), pruner.gates.living()
+    for step in range(1, 60):
+        alive = pruner.budget.on_schedule(alive, np.random.default_rng(0).random(len(alive)), step)
+    pruner._keep_only(alive)
+    left, state = pruner.cost_left, pruner.state_dict()
+    assert left == pytest.approx(0.85 * estimate.total(graph.widths_of(alive)))
+    assert json.loads(json.dumps(state["budget"])) == state["budget"]
+    if how == "shrink":
+        pruner.shrink_()
+    elif how == "load":
+        pruner.load_state_dict(at_the_start)
+        assert pruner.cost_left == pytest.approx(estimate.total(graph.widths_of(pruner.gates.living())))
+        pruner.load_state_dict(state)
+    else:
+        pruner.detach()
+        pruner = gator.Pruner(model, x, cost=cost, target=0.6, steps=100, state=state)
+    assert pruner.cost_left == pytest.approx(left)
+    widths = pruner.graph.widths_of(pruner.gates.living())
+    assert pruner.prices.recalibrated([0, 0, 0], 0.0).total(widths) == pytest.approx(left)  # nothing to be learned from that
+
+
+@pytest.mark.parametrize(("target", "narrow"), [(0.95, 0.97), (0.96, 0.96)])
+def test_near_the_full_widths_the_target_is_met_as_measured(fake, target, narrow) -> None:
+    """There a measurement corrects no prices, but it still decides."""
+    model, x, _ = small(wide=256, inner=192)
+    pruner = gator.Pruner(model, x, cost=gator.Latency("fake", threads=1), target=target, steps=100)
+    fake.narrow, fake.full = narrow, 256
+    pruner.project()
+    found = fake.ms(pruner._measurable(pruner.kept), ((x,), {}))
+    assert found <= pruner.target
+    assert pruner.cost_left == pytest.approx(found)
+    state = pruner.state_dict()
+    pruner.shrink_()
+    assert pruner.cost_left == pytest.approx(found)
+    pruner.detach()
+    again = gator.Pruner(small(wide=256, inner=192)[0], x, cost=pruner.cost, target=target, steps=100, state=state)
+    assert again.cost_left == pytest.approx(found)
 
 
 def test_a_budget_below_the_smallest_network_as_measured(fake) -> None:

@@ -53,7 +53,7 @@ class MeasuredPrices(Prices):
         return [self.factor * each for each in self.predicted.savings(widths, lower)]
 
     @property
-    def width_step(self) -> int:
+    def width_step(self) -> int:  # type: ignore[override]
         return self.step()
 
     def measure(self, network: nn.Module, widths: Widths) -> float:  # noqa: ARG002

@@ -49,7 +49,7 @@ class TablePrices(Prices):
         return np.maximum(result, 0.0)
 
     @property
-    def width_step(self) -> int:
+    def width_step(self) -> int:  # type: ignore[override]
         return paying_step(self._layers.graph, lambda networks: [self.total(widths) for widths in networks])
 
     def state(self) -> PlainData:
