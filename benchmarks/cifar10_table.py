@@ -23,8 +23,6 @@ COLORS = {
     "first": ("#5b6fb5", "first channels"),
 }
 METHODS = tuple(COLORS)
-# What the table adds to "gator", by the version of the gates that the result names; oldest first.
-VERSIONS = {"": "", "drawn": ", drawn gates", "slopes": ", gates with slopes", "squares": ""}
 
 
 @dataclass(frozen=True)
@@ -92,9 +90,8 @@ def fingerprint(network: Path) -> str:
 def rows() -> list[Row]:
     grouped: dict[tuple[Any, ...], list[dict[str, Any]]] = {}
     for path in sorted(RESULTS.glob("*.json")):
-        one = {"precision": "bf16", "blocks_removed": [], "gates": ""} | json.loads(path.read_text()) | {"name": path.stem}
-        kind = (METHODS.index(one["method"]), one["precision"], tuple(VERSIONS).index(one["gates"]))
-        key = (one["network"], one["cost"], -one["target"], one["epochs"], *kind)
+        one = {"precision": "bf16", "blocks_removed": []} | json.loads(path.read_text()) | {"name": path.stem}
+        key = (one["network"], one["cost"], -one["target"], one["epochs"], METHODS.index(one["method"]), one["precision"])
         grouped.setdefault(key, []).append(one)
     return [Row(tuple(grouped[key])) for key in sorted(grouped)]
 
@@ -119,7 +116,7 @@ def _lines() -> Iterator[str]:
     for row in found:
         cells = [
             row["network"], f"{row['target']:g} {row['cost']}", row["epochs"],
-            row["method"] + ", float32" * (row["precision"] == "no") + VERSIONS[row["gates"]],
+            row["method"] + ", float32" * (row["precision"] == "no"),
             f"{row.mean('accuracy'):.2f}{row.spread}", f"{row.change:+.2f}", f"{row.mean('accuracy_cut'):.2f}",
             f"{row.share('macs'):.3f}", f"{row.share('params'):.3f}", f"{row.latency:.2f}" if row.latency else "",
         ] + [row.paper] * paper  # fmt: skip
@@ -133,7 +130,7 @@ def plot() -> None:
     matplotlib.use("Agg")
     from matplotlib import pyplot
 
-    found = _current(network="resnet20", cost="flops", precision="bf16")
+    found = _rows_with(network="resnet20", cost="flops", precision="bf16")
     figure, axes = pyplot.subplots(1, 2, figsize=(10, 3.8))
     for axis, target in zip(axes, (0.5, 0.25), strict=True):
         for method in METHODS:
@@ -154,7 +151,7 @@ def plot() -> None:
         _line(axes[0], method, dense + [(row.share("macs"), row.mean("accuracy")) for row in shown])
         _line(axes[1], method, dense + [(row.latency, row.mean("accuracy")) for row in shown if row.latency])
     star = {"color": COLORS["gator"][0], "marker": "*", "markersize": 13, "linestyle": "", "label": "Gator, for latency"}
-    for row in _current(network="resnet20", cost="latency", epochs=epochs):
+    for row in _rows_with(network="resnet20", cost="latency", epochs=epochs):
         if row.latency:
             axes[0].plot(row.share("macs"), row.mean("accuracy"), **star)
             axes[1].plot(row.latency, row.mean("accuracy"), **star)
@@ -164,10 +161,8 @@ def plot() -> None:
     _write(figure, axes, "pareto.png")
 
 
-def _current(**wanted: Any) -> list[Row]:
-    """The rows with these values, without drawn gates; of two versions of the gates the later."""
-    found = [row for row in rows() if all(row[key] == value for key, value in wanted.items()) and row["gates"] != "drawn"]
-    return list({(row["method"], row["target"], row["epochs"]): row for row in found}.values())
+def _rows_with(**wanted: Any) -> list[Row]:
+    return [row for row in rows() if all(row[key] == value for key, value in wanted.items())]
 
 
 def _longest(found: list[Row]) -> int:
