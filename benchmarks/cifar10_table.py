@@ -68,9 +68,9 @@ class Row:
         if self["network"] != "resnet56" or self["cost"] not in ("flops", "memory"):
             return ""
         of, key = ("FLOPs", "macs") if self["cost"] == "flops" else ("parameters", "params")
-        rows = [(getattr(p, f"{key}_left"), p.accuracy - RESNET56_DENSE) for p in RESNET56 if p.series == self["cost"]]
-        left, known = self.share(key), [(1.0, 0.0), *rows]
-        if left < min(rows)[0]:
+        published = [(getattr(p, f"{key}_left"), p.accuracy - RESNET56_DENSE) for p in RESNET56 if p.series == self["cost"]]
+        left, known = self.share(key), [(1.0, 0.0), *published]
+        if left < min(published)[0]:
             return ""
         larger, smaller = min(one for one in known if one[0] >= left), max(one for one in known if one[0] <= left)
         way = (left - smaller[0]) / max(larger[0] - smaller[0], 1e-9)

@@ -72,7 +72,7 @@ class Prices(ABC):
         By default they are multiplied by a factor. Prices that cannot be corrected at these widths stay as they are.
         """
         estimate = self.total(widths)
-        return ScaledPrices(self, measured / estimate) if estimate > 0 and measured > 0 and measured != estimate else self
+        return _ScaledPrices(self, measured / estimate) if estimate > 0 and measured > 0 and measured != estimate else self
 
     def state(self) -> PlainData:
         """What `Cost.restored` needs to give these prices again for the same network; goes into checkpoints."""
@@ -83,7 +83,7 @@ class Prices(ABC):
         return self.state()
 
 
-class ScaledPrices(Prices):
+class _ScaledPrices(Prices):
     """Estimated prices times a factor that a measurement has shown. The factor is part of their state."""
 
     def __init__(self, prices: Prices, factor: float) -> None:
@@ -134,7 +134,7 @@ class Cost(ABC):
 def restored_prices(cost: Cost, model: nn.Module, graph: Hypergraph, state: PlainData) -> Prices:
     """The prices that saved this state (`Prices.state` or `state_for_cut`), with the factor that had corrected them."""
     prices = cost.restored(model, graph, {key: value for key, value in state.items() if key != _FACTOR})
-    return ScaledPrices(prices, state[_FACTOR]) if _FACTOR in state else prices
+    return _ScaledPrices(prices, state[_FACTOR]) if _FACTOR in state else prices
 
 
 @runtime_checkable

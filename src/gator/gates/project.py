@@ -119,13 +119,20 @@ def _shortest(
         middle = (low + high) // 2
         low, high = (low, middle) if prices.total(after(middle)) <= target else (middle, high)
     last, left = closings[high - 1], after(high)
-    for wider in limits.widths_down(last.edge, int(after(high - 1)[last.edge])) if prices.total(left) < floor else ():
-        trial = left.copy()
-        trial[last.edge] = wider
-        if prices.total(trial) <= target:
-            last, left = replace(last, width=wider), trial
-            break
+    if prices.total(left) < floor:
+        last = _stopped_early(prices, limits, last, after(high - 1), target)
+        left[last.edge] = last.width
     return _reopened(prices, [*closings[: high - 1], last], left, widths, target), last
+
+
+def _stopped_early(prices: Prices, limits: Limits, closing: Closing, widths: NDArray[np.int64], target: float) -> Closing:
+    """The same closing, but its edge stays as wide as the target allows."""
+    for width in limits.widths_down(closing.edge, int(widths[closing.edge])):
+        trial = widths.copy()
+        trial[closing.edge] = width
+        if prices.total(trial) <= target:
+            return replace(closing, width=width)
+    return closing
 
 
 def unreachable(target: float, lowest: float, unit: str) -> BudgetError:
