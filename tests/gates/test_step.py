@@ -1,4 +1,4 @@
-"""One step of the gates: eq. 9, and everything a training loop may do around it."""
+"""One step of the gates: eq. 8, and everything a training loop may do around it."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ def test_equation_9(per, cost, monkeypatch):
 
 
 def _lambda_by_hand(graph, cost):
-    """lambda of eq. 6 and 7 for SmallResNet(6): weights (and the norms beside them), times pixels for FLOPs."""
+    """lambda of eq. 5 and 6 for SmallResNet(6): weights (and the norms beside them), times pixels for FLOPs."""
     sizes = {"stem": (1, 6, 9, 64)}  # into, out, kernel, pixels
     for i, (into, out, pixels) in enumerate([(6, 6, 64), (6, 6, 64), (6, 12, 16), (12, 12, 16)]):
         sizes[f"blocks.{i}.conv1"] = (into, out, 9, pixels)

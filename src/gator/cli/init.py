@@ -23,7 +23,7 @@ def init(
     out: Annotated[str, typer.Option("--out", help="The recipe to write.")] = "recipe.toml",
     overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace a recipe that exists.")] = False,
 ) -> None:
-    """Write a recipe with a comment on every line, for a folder of images and a network."""
+    """Write a commented recipe for a folder of images and a network."""
     from gator.atomic_file import write_atomically
     from gator.training.recipe_file import recipe_from_text
     from gator.training.starting_recipe import starting_recipe

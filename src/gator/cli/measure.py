@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 def measure(
     name: Annotated[str, typer.Argument(help="A network by name, as for gator inspect, a network file, or a run folder.")],
-    against: Annotated[str, typer.Option("--against", help="Another one; a network file may be a cut of the first.")] = "",
+    against: Annotated[str, typer.Option("--against", help="A second network, or a file that was cut from the first.")] = "",
     model: ModelName = "",
     runtime: Runtime = "eager",
     threads: Threads = 0,

@@ -1,4 +1,4 @@
-"""`Flops`: multiply-adds of one forward pass of the example inputs, from traced shapes (eq. 7)."""
+"""`Flops`: multiply-adds of one forward pass of the example inputs, from traced shapes (eq. 6)."""
 
 from __future__ import annotations
 

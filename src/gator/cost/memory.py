@@ -1,4 +1,4 @@
-"""`Memory`: bytes of the parameters and buffers of a network (eq. 6)."""
+"""`Memory`: bytes of the parameters and buffers of a network (eq. 5)."""
 
 from __future__ import annotations
 

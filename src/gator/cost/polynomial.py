@@ -1,7 +1,7 @@
 """Prices that are counted exactly, and what one more channel of an edge adds.
 
 Counts of multiply-adds and of memory are sums of products of axis sizes, and the size of an axis is linear in the widths
-of the edges that lie on it. The cost of a channel (lambda of eq. 6 and 7) is the derivative of that sum.
+of the edges that lie on it. The cost of a channel (lambda of eq. 5 and 6) is the derivative of that sum.
 """
 
 from __future__ import annotations

@@ -32,7 +32,7 @@ class Prices(ABC):
     """0: `total` is taken as exact. Above 0 it is an estimate: a network meets a target if `measure` gives at most the target,
     and is close enough to it if that is below the target by at most this share."""
     width_step: int = 1
-    """How many channels the device works on at a time; 1 if all widths are alike to it."""
+    """How many channels the device's kernels process as one block; 1 if no width is better than its neighbours."""
 
     @abstractmethod
     def total(self, widths: Widths) -> float:
@@ -40,7 +40,7 @@ class Prices(ABC):
 
     @abstractmethod
     def per_channel(self, widths: Widths) -> Floats:
-        """What one channel of every edge costs, given the living widths everywhere (lambda of eq. 6 and 7)."""
+        """What one channel of every edge costs, given the living widths everywhere (lambda of eq. 5 and 6)."""
 
     def savings(self, widths: Widths, lower: Sequence[NDArray[np.int64]]) -> list[Floats]:
         """What is saved if one edge alone becomes narrower, for every edge and each of its widths in `lower`, the widest first.

@@ -61,20 +61,26 @@ def export(
     differs from PyTorch's by more than 1e-4 of the largest one, and by more than PyTorch's own rounding explains, nothing is
     written.
 
-    model: the network; it is not changed, and computes in eval mode.
-    example_inputs: a tensor, a tuple of positional or a dict of keyword arguments.
-    path: ends in .onnx, .pt2 (torch.export; plain torch opens it) or .xml (OpenVINO).
-    about: what belongs to the network: preprocessing, names of classes; kept in the file, and beside it in PATH.json and in a
-    model card, PATH.md.
-    real_inputs: batches to check on besides random ones.
-    table: figures for the model card, as text.
-    source: the file that the network was loaded from, whose checksum goes into the model card.
+    Args:
+        model: the network; it is not changed, and computes in eval mode.
+        example_inputs: a tensor, a tuple of positional or a dict of keyword arguments.
+        path: ends in .onnx, .pt2 (torch.export; plain torch opens it) or .xml (OpenVINO).
+        about: preprocessing, names of classes and other metadata; kept in the file, and beside it in PATH.json and in a model
+            card, PATH.md.
+        real_inputs: batches to check on besides random ones.
+        table: figures for the model card, as text.
+        source: the file that the network was loaded from, whose checksum goes into the model card.
 
-    Returns an `Exported`. Raises FileError if the file cannot be written or differs, `gator.MissingExtraError` if a package is
-    missing, and `gator.GatorError` if torch.export cannot export the network.
+    Returns:
+        An `Exported`: the files, and how they were checked.
 
-    >>> gator.export(small, torch.zeros(1, 1, 8, 8), "small.pt2").sizes
-    'any batch size, any height and width'
+    Raises:
+        FileError: if the file cannot be written, or computes something else; MissingExtraError if a package is missing;
+            GatorError if torch.export cannot export the network.
+
+    Examples:
+        >>> gator.export(small, torch.zeros(1, 1, 8, 8), "small.pt2").sizes
+        'any batch size, any height and width'
     """
     target, about = Path(path), about or About()
     chosen = format_of(target)

@@ -37,14 +37,20 @@ _KEY = "gator"
 def save(model: nn.Module, path: str | os.PathLike[str], *, about: About | None = None) -> None:
     """Write a network to one safetensors file: its weights and, if it was cut, its plan as JSON metadata.
 
-    about: what belongs to the network (a `gator.About`): its name, with which `gator.load` builds it, the preprocessing of its
-    inputs, the names of its classes. `gator prune` fills it in.
+    The file is written completely or not at all.
 
-    The file is written completely or not at all. Raises FileError if it cannot be written, or if the state_dict holds something
-    other than tensors.
+    Args:
+        model: the network.
+        path: the file to write.
+        about: metadata of the network (a `gator.About`): its name, with which `gator.load` builds it, the preprocessing of its
+            inputs, the names of its classes. `gator prune` fills it in.
 
-    >>> gator.save(small, "small.safetensors")
-    >>> small = gator.load("small.safetensors", Network())
+    Raises:
+        FileError: if the file cannot be written, or if the state_dict holds something other than tensors.
+
+    Examples:
+        >>> gator.save(small, "small.safetensors")
+        >>> small = gator.load("small.safetensors", Network())
     """
     tensors, content = packed(model)
     if about is not None:

@@ -1,7 +1,7 @@
 """`DrawnGates`: the gates of the paper (sections 3.1 and 3.4), with a logit per channel and noise.
 
 A channel passes where logit + logistic noise is not negative, so its probability to pass is the sigmoid of its logit. In
-backward the step function is replaced by a sigmoid of that sum. The logits learn by eq. 8 and 9.
+backward the step function is replaced by a sigmoid of that sum. The logits learn by eq. 7 and 8.
 """
 
 from __future__ import annotations
@@ -73,7 +73,7 @@ class DrawnGates(Gates):
         settings = self._settings
         if settings.weight_decay:
             gradient = gradient + settings.weight_decay * self.logits
-        # Divided by the edge's own price, every edge closes at the same pace (eq. 9). Channels that cost nothing stay.
+        # Divided by the edge's own price, every edge closes at the same pace (eq. 8). Channels that cost nothing stay.
         pull = torch.where(price > 0, gradient / price, 0.0)
         self.momentum.mul_(settings.momentum).add_(pull).mul_(self.alive & ~self.held)
         self.logits.sub_(settings.gamma * lr * self.momentum)

@@ -56,7 +56,7 @@ class Gates(ABC):
 
     @abstractmethod
     def update_(self, gradient: Tensor, price: Tensor, lr: float) -> None:
-        """Learn from the mean of `taken_gradient` over a step; `price` is what a channel costs (lambda of eq. 6 and 7)."""
+        """Learn from the mean of `taken_gradient` over a step; `price` is what a channel costs (lambda of eq. 5 and 6)."""
 
     @property
     @abstractmethod

@@ -92,7 +92,8 @@ def one_shot(
         cost: "flops", "memory", "latency", or a cost object.
         loss: a function that runs the model on some data and returns the loss; "taylor" needs it.
         seed: of "random".
-        min_width, round_to, keep: as in `gator.Pruner`; with ratios, round_to="auto" rounds to single channels.
+        min_width, round_to, keep: as in `gator.Pruner`, but every edge keeps a channel by default; with ratios, round_to="auto"
+            rounds to single channels.
         per_cost: remove first the channels that are least important for what they cost, and let edges trade channels as long
             as that keeps more; for a cost that is measured, prices by FLOPs are tried as well.
 

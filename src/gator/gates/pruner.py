@@ -63,12 +63,12 @@ class Pruner:
         steps: the number of steps with gates. Channels close on a schedule; the target is reached after 0.75 of them (never
             above it, less than one step of `round_to` channels below it), and the rest trains the network as it will be cut.
         per: "example" has gates for every example (the paper), "batch" one set of gates per forward.
-        gamma: with alpha, the learning rate of the gates, as a multiple of `lr` in `step` (eq. 8).
+        gamma: with alpha, the learning rate of the gates, as a multiple of `lr` in `step` (eq. 7).
         momentum, weight_decay, temperature: with alpha, of the gates; the user's optimizer never sees them.
         min_width: the least width, of all edges or by name.
-        round_to: widths are multiples of this. "auto": with a latency, of what the device works on at a time, where that pays;
-            else of 8 for edges of 64 channels or more, of 4 from 32 on and for grouped convolutions, so that no kernel becomes
-            slower.
+        round_to: widths are multiples of this. "auto": with a latency, of the block of channels that the kernels process at
+            once, where that pays; else of 8 for edges of 64 channels or more, of 4 from 32 on and for grouped convolutions,
+            so that no kernel becomes slower.
         keep: edges to leave as they are, by name, by a layer that writes them, by glob pattern or module.
         keep_class: True removes only what leaves the class of `model` working, as in `gator.trace`; every edge keeps a channel.
         graph: a traced graph to use instead of `example_inputs`.
@@ -232,7 +232,7 @@ class Pruner:
         return float(self._loss(self.gates.probabilities[None]))
 
     def step(self, *, lr: float | None = None) -> None:
-        """Update the gates and permanently close channels: those with a pass probability below 0.5 (eq. 8); with a target, as
+        """Update the gates and permanently close channels: those with a pass probability below 0.5; with a target, as
         many as the schedule says, those that are worth the least for their cost first.
 
         Args:

@@ -20,13 +20,20 @@ from gator.surgery.slice import sliced_copy
 def plan(model: nn.Module) -> CutPlan:
     """The plan of a cut network: what was cut, relative to the original architecture, as plain data without weights.
 
-    `model` is what `gator.cut`, `gator.cut_`, `gator.load` or `pruner.cut()` returned, or a deep copy of it. Raises CutError
-    for a network that was never cut.
+    Args:
+        model: what `gator.cut`, `gator.cut_`, `gator.load` or `pruner.cut()` returned, or a deep copy of it.
 
-    >>> text = gator.plan(small).to_json()
-    >>> again = gator.apply(gator.CutPlan.from_json(text), Network())
-    >>> again.load_state_dict(small.state_dict())
-    <All keys matched successfully>
+    Returns:
+        A `gator.CutPlan`.
+
+    Raises:
+        CutError: for a network that was never cut.
+
+    Examples:
+        >>> text = gator.plan(small).to_json()
+        >>> again = gator.apply(gator.CutPlan.from_json(text), Network())
+        >>> again.load_state_dict(small.state_dict())
+        <All keys matched successfully>
     """
     steps = steps_of(model)
     if not steps:
@@ -58,13 +65,22 @@ def apply(plan: CutPlan, model: nn.Module, *, verify: bool = True) -> nn.Module:
 
     The result has the class (or graph), the parameter names and the shapes of the network that the plan was taken from, with
     the sliced weights of `model`; load the trained weights with `load_state_dict`. The network is traced once.
-    `verify=False` skips the check that the result computes what the masked `model` computes.
 
-    Raises CutError for a network of another architecture, and whatever `gator.trace` and `gator.cut` raise.
+    Args:
+        plan: what was cut, from `gator.plan` or `gator.CutPlan.from_json`.
+        model: a fresh instance of the original architecture.
+        verify: False skips the check that the result computes what the masked `model` computes.
 
-    >>> again = gator.apply(gator.plan(small), Network())
-    >>> again.load_state_dict(small.state_dict())
-    <All keys matched successfully>
+    Returns:
+        The cut network.
+
+    Raises:
+        CutError: for a network of another architecture; and whatever `gator.trace` and `gator.cut` raise.
+
+    Examples:
+        >>> again = gator.apply(gator.plan(small), Network())
+        >>> again.load_state_dict(small.state_dict())
+        <All keys matched successfully>
     """
     if not isinstance(plan, CutPlan):
         raise CutError(f"plan is a {type(plan).__name__}; expected a gator.CutPlan (see CutPlan.from_json)")

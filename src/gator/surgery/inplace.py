@@ -23,11 +23,20 @@ from gator.surgery.slice import canonical_names, narrowed, sliced_copy, update_l
 
 
 def cut_(model: nn.Module, graph: SavedGraph, kept: Kept, *, optimizer: Optimizer | None = None) -> nn.Module:
-    """Remove channels from `model` itself and from the optimizer's state; returns `model`.
+    """Remove channels from `model` itself and from the optimizer's state.
 
     If the class of the model works with the smaller layers, every parameter stays the same object with sliced data. Otherwise
     the model becomes an fx.GraphModule over its own layers. Everything is checked on a copy first; if an error is raised,
     nothing has changed. Delete references to older losses before: they hold the old shapes.
+
+    Args:
+        model: the network, which is changed.
+        graph: of this model, from `gator.trace`.
+        kept: the channels to keep, as for `gator.cut`.
+        optimizer: the optimizer of the parameters; its state is sliced as well, so that training can go on.
+
+    Returns:
+        `model`.
 
     Examples:
         >>> optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)

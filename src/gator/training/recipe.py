@@ -83,7 +83,7 @@ class PrunePhase(Phase):
     gamma: float = 0.2  # with alphas: the learning rate of the gates, as a multiple of lr
     gate_weight_decay: float = 0.0  # with alphas
     min_width: int = 0
-    round_to: RoundTo = "auto"  # widths become multiples of this; "auto": of what devices work on at a time
+    round_to: RoundTo = "auto"  # widths become multiples of this; "auto": of the blocks that kernels process
     keep: tuple[str, ...] = ()
     keep_class: bool = False  # remove only what the class of the network can lose
     shrink: bool = True  # remove closed channels from the network at the end of an epoch
@@ -106,7 +106,7 @@ class LatencySettings:
     runtime: RuntimeName = "eager"
     method: LatencyMethod = "table"
     batch: int = 1
-    rounds: int = 30  # runs of every network, at least; below 5: exactly so many, to try a recipe
+    rounds: int = 30  # minimum number of timed runs of every network; values below 5 are exact, for trials
     device: DeviceName = "auto"  # "auto": the device of the run
     threads: int = 0  # 0: as many as the run uses
     dtype: DtypeName = "float32"  # of the deployed network, independent of the training precision

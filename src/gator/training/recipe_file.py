@@ -29,16 +29,22 @@ T = TypeVar("T")
 def read_recipe(source: str | os.PathLike[str] = DEFAULT, changes: Iterable[str] = ()) -> Recipe:
     """Read a recipe from a TOML file.
 
-    source: the path of a file, or the name of a recipe that comes with Gator ("digits", "cifar10-resnet56-flops", ...).
-    changes: keys to change, each as "key=value" with the value in TOML, for example "prune.target=0.4"; a string needs no
-    quotes. A change of prune.target, prune.targets or prune.alphas removes the other two.
+    Args:
+        source: the path of a file, or the name of a recipe that comes with Gator ("digits", "cifar10-resnet56-flops", ...).
+        changes: keys to change, each as "key=value" with the value in TOML, for example "prune.target=0.4"; a string needs no
+            quotes. A change of prune.target, prune.targets or prune.alphas removes the other two.
 
-    Returns a `gator.Recipe`. Raises `gator.RecipeError`, which names the key, if there is no such recipe, if a key is unknown
-    or missing, or if a value has the wrong type or is out of range.
+    Returns:
+        A `gator.Recipe`.
 
-    >>> recipe = gator.read_recipe("digits", ["prune.target=0.4", "data.batch=32"])
-    >>> recipe.prune.target, recipe.data.batch
-    (0.4, 32)
+    Raises:
+        RecipeError: if there is no such recipe, if a key is unknown or missing, or if a value has the wrong type or is out of
+            range. The message names the key.
+
+    Examples:
+        >>> recipe = gator.read_recipe("digits", ["prune.target=0.4", "data.batch=32"])
+        >>> recipe.prune.target, recipe.data.batch
+        (0.4, 32)
     """
     path = Path(source)
     if not path.is_file():

@@ -39,25 +39,33 @@ def run(
 ) -> Result:
     """Train, prune and fine-tune a network as a recipe says.
 
-    recipe: a `gator.Recipe`, the path of a TOML file, or the name of a recipe that comes with Gator.
-    folder: where to write networks, checkpoints, metrics and the result; it must not exist yet, or be empty. By default
-    runs/NAME, or runs/NAME-2 and so on if that exists.
-    watch: is told of every epoch; by default progress goes to the logger "gator".
-    choose: with `prune.criterion = "function"`, a function `f(model, graph, cost)` that returns the channels to keep, as
-    `gator.cut` takes them; `cost` is what the network may cost, in the unit of the cost. For comparing a method of your own.
-    overwrite: replace the run that is in the folder, by default the one in runs/NAME, once the settings have been checked.
-    resume: continue the run that `folder` has already, if it has one, from its last checkpoint; the result of a finished run is
-    returned as it is. So a script can be started again after every failure, for example by `torchrun --max-restarts`.
+    Args:
+        recipe: a `gator.Recipe`, the path of a TOML file, or the name of a recipe that comes with Gator.
+        folder: where to write networks, checkpoints, metrics and the result; it must not exist yet, or be empty. By default
+            runs/NAME, or runs/NAME-2 and so on if that exists.
+        watch: an object whose methods are called after every epoch and at other events (`gator.training.watch.Watch`); by
+            default progress goes to the logger "gator".
+        choose: with `prune.criterion = "function"`, a function `f(model, graph, cost)` that returns the channels to keep, as
+            `gator.cut` takes them; `cost` is what the network may cost, in the unit of the cost. For comparing a method of your
+            own.
+        overwrite: replace the run that is in the folder, by default the one in runs/NAME, once the settings have been checked.
+        resume: continue the run that `folder` has already, if it has one, from its last checkpoint; the result of a finished
+            run is returned as it is. So a script can be started again after every failure, for example by
+            `torchrun --max-restarts`.
 
-    Returns a `gator.Result`. Raises `gator.RecipeError`, `gator.DataError` or `gator.ModelNameError` before any training if a
-    setting is wrong, and `gator.RunError` if another run is active in the folder, or if the run has to stop: the loss is not
-    finite, the disk is full, or Ctrl-C or SIGTERM was received. Its message names the last checkpoint; `gator.resume` continues
-    from there.
+    Returns:
+        A `gator.Result`.
 
-    >>> recipe = gator.read_recipe("digits", ["train.epochs=1", "prune.epochs=1", "finetune.epochs=1", "latency.batch=1"])
-    >>> result = gator.run(recipe, folder="runs/first")
-    >>> result.rounds[0].figures.macs <= 0.5 * result.before.macs
-    True
+    Raises:
+        RecipeError: or DataError or ModelNameError, before any training, if a setting is wrong.
+        RunError: if another run is active in the folder, or if the run has to stop: the loss is not finite, the disk is full,
+            or Ctrl-C or SIGTERM was received. The message names the last checkpoint; `gator.resume` continues from there.
+
+    Examples:
+        >>> recipe = gator.read_recipe("digits", ["train.epochs=1", "prune.epochs=1", "finetune.epochs=1", "latency.batch=1"])
+        >>> result = gator.run(recipe, folder="runs/first")
+        >>> result.rounds[0].figures.macs <= 0.5 * result.before.macs
+        True
     """
     recipe = check(recipe) if isinstance(recipe, Recipe) else read_recipe(recipe)
     if resume and folder is None:
@@ -75,20 +83,28 @@ def resume(
 ) -> Result:
     """Continue a run that was stopped or killed, from its last checkpoint.
 
-    folder: the run folder; the recipe is read from there. On one machine, with the same versions and number of processes and
-    threads, the result is bit for bit that of a run that was never stopped.
-    changes: keys to change from here on, as for `gator.read_recipe`, for example "train.lr=0.01" after a non-finite loss. They
-    may be those of learning rates and regularization, and of [run] without its precision.
-    watch, choose: as for `gator.run`.
+    On one machine, with the same versions and number of processes and threads, the result is bit for bit that of a run that was
+    never stopped.
 
-    Returns and raises what `gator.run` does; also raises `gator.RunError` if the folder is not a run folder, if the run is
-    finished, if another run is active in the folder, or if it was started with another recipe or number of processes.
+    Args:
+        folder: the run folder; the recipe is read from there.
+        changes: keys to change from here on, as for `gator.read_recipe`, for example "train.lr=0.01" after a non-finite loss.
+            They may be those of learning rates and regularization, and of [run] without its precision.
+        watch, choose: as for `gator.run`.
 
-    >>> recipe = gator.read_recipe("digits", ["train.epochs=0", "prune.epochs=1", "finetune.epochs=0", "latency.batch=1"])
-    >>> folder = gator.run(recipe).folder
-    >>> gator.resume(folder)
-    Traceback (most recent call last):
-    gator.errors.RunError: the run in ... is finished; its table is in ...result.txt
+    Returns:
+        A `gator.Result`.
+
+    Raises:
+        RunError: as for `gator.run`, and if the folder is not a run folder, if the run is finished, or if it was started with
+            another recipe or number of processes.
+
+    Examples:
+        >>> recipe = gator.read_recipe("digits", ["train.epochs=0", "prune.epochs=1", "finetune.epochs=0", "latency.batch=1"])
+        >>> folder = gator.run(recipe).folder
+        >>> gator.resume(folder)
+        Traceback (most recent call last):
+        gator.errors.RunError: the run in ... is finished; its table is in ...result.txt
     """
     found = RunFolder.of_run(Path(folder))
     recipe = changed_recipe(found.recipe_file, tuple(changes))

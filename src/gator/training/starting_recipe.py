@@ -32,7 +32,7 @@ weights = "{weights}"  # a file, "pretrained" (torchvision, timm), or "" for ran
 name = "imagefolder"  # train/CLASS/*.jpg and val/CLASS/*.jpg
 folder = "{folder}"
 image_size = {size}
-batch = {batch}  # examples per optimizer step; data.sub_batch = 16 needs less memory
+batch = {batch}  # examples per optimizer step; data.sub_batch = {half} needs less memory
 workers = {workers}  # processes that decode images
 
 [train]  # before pruning{why_train}
@@ -82,7 +82,8 @@ def starting_recipe(
     given = bool(weights) and not published
     text = _TEMPLATE.format(
         classes=len(names), images=images, file=file, name=name, model=model, weights=weights, folder=folder,
-        size=size, batch=batch, workers=2 if images > 2000 else 0, target=target, prune_epochs=gated, finetune_epochs=2 * gated,
+        size=size, batch=batch, half=1 if batch % 2 else batch // 2, workers=2 if images > 2000 else 0, target=target,
+        prune_epochs=gated, finetune_epochs=2 * gated,
         why_train=": the classifier is new" if published else "; 0 epochs if the weights are already trained on these classes",
         train_epochs=0 if given else gated if published else 3 * gated, train_lr=0.01 if published or given else 0.1,
         lr=0.01 if published else 0.05,

@@ -19,16 +19,22 @@ from gator.zoo.user_file import is_file
 def load(path: str | os.PathLike[str], model: nn.Module | None = None) -> nn.Module:
     """Load a network from a file.
 
-    path: a file that `gator.save` or `gator prune` wrote.
-    model: a fresh instance of the original architecture; it is not changed. Not needed if the file names a network of
-    `gator.zoo`, which all files of `gator prune` do. A network that is made by code of your own (file.py:factory) has to be
-    passed: reading a file runs no code that the file names.
+    Args:
+        path: a file that `gator.save` or `gator prune` wrote.
+        model: a fresh instance of the original architecture; it is not changed. Not needed if the file names a network of
+            `gator.zoo`, which all files of `gator prune` do. A network that is made by code of your own (file.py:factory) has
+            to be passed: reading a file runs no code that the file names.
 
-    Returns the network. Raises FileError for a file that is damaged, of another format, of another architecture, or, if `model`
-    is given, without a cut.
+    Returns:
+        The network.
 
-    >>> gator.save(small, "small.safetensors")
-    >>> small = gator.load("small.safetensors", Network())
+    Raises:
+        FileError: for a file that is damaged, of another format, of another architecture, or, if `model` is given, without a
+            cut.
+
+    Examples:
+        >>> gator.save(small, "small.safetensors")
+        >>> small = gator.load("small.safetensors", Network())
     """
     if model is None:
         return load_named(Path(path)).model

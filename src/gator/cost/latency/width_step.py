@@ -1,4 +1,4 @@
-"""How many channels a device works on at a time, found by what a few whole networks take.
+"""How many channels a device's kernels process as one block, found by timing a few whole networks.
 
 The times of single layers do not tell: a layer of a small network takes less than a tenth of a millisecond, and steps of one
 layer may gain nothing because the layers beside it have none. In a whole network all edges can be narrowed at once: ResNet-20
