@@ -237,3 +237,64 @@ def test_a_network_in_the_module_itself(library, tmp_path):
     model = Plain()
     trainer(library, tmp_path, [library.PruneCallback(0.5)]).fit(model, loader())
     assert model.a.out_channels == 8
+
+
+def evaluated(library, seed=0):
+    """A module that logs a test loss."""
+    model = module(library, seed)
+
+    def test_step(batch, batch_idx):
+        model.log("loss", functional.cross_entropy(model.net(batch[0]), batch[1]))
+
+    model.test_step = test_step
+    return model
+
+
+def test_a_checkpoint_is_tested_without_its_closed_channels(library, tmp_path):
+    """Also one from before the end, when channels were closed and not yet removed."""
+    model, prune = evaluated(library), callback(library, shrink=False)
+    saving = library.lightning.callbacks.ModelCheckpoint(tmp_path / "all", save_top_k=-1)
+    trainer(library, tmp_path, [prune, saving]).fit(model, loader())
+    path = sorted((tmp_path / "all").iterdir())[-1]
+    (after,) = trainer(library, tmp_path, []).test(model, loader(), verbose=False)
+    again = trainer(library, tmp_path, [callback(library, shrink=False)])
+    fresh = evaluated(library, 3)
+    (found,) = again.test(fresh, loader(), ckpt_path=path, verbose=False)
+    assert found["loss"] == pytest.approx(after["loss"], rel=1e-4)
+    assert "forward" not in fresh.net.__dict__
+    with pytest.raises(gator.FileError, match="Load it into a fresh instance"):
+        trainer(library, tmp_path, [prune]).test(model, loader(), ckpt_path=path, verbose=False)
+
+
+def test_a_second_fit_does_not_prune_again(library, tmp_path):
+    model, prune = module(library), callback(library)
+    trainer(library, tmp_path, [prune]).fit(model, loader())
+    small = gator.plan(model.net)
+    trainer(library, tmp_path, [prune], max_epochs=2).fit(model, loader())
+    assert gator.plan(model.net) == small
+    assert prune.pruner.steps_taken == 8
+
+
+def test_an_exception_takes_the_gates_off(library, tmp_path):
+    model = module(library)
+    with pytest.raises(RuntimeError, match="killed"):
+        trainer(library, tmp_path, [callback(library), stopping(library)]).fit(model, loader())
+    assert "forward" not in model.net.__dict__
+    trainer(library, tmp_path, [callback(library)]).fit(model, loader())
+
+
+def test_manual_optimization(library, tmp_path):
+    class Manual(type(module(library))):
+        def __init__(self):
+            super().__init__()
+            self.automatic_optimization = False
+
+        def training_step(self, batch, _):
+            optimizer = self.optimizers()
+            optimizer.zero_grad()
+            self.manual_backward(functional.cross_entropy(self.net(batch[0]), batch[1]))
+            optimizer.step()
+
+    prune = callback(library)
+    trainer(library, tmp_path, [prune]).fit(Manual(), loader())
+    assert prune.pruner.finished

@@ -48,7 +48,7 @@ def bert():
     )
 
 
-def trainer(folder, callbacks, model=None, **settings):
+def trainer(folder, callbacks, model=None, eval_dataset=None, **settings):
     from transformers import Trainer, TrainingArguments
 
     settings = {
@@ -61,7 +61,7 @@ def trainer(folder, callbacks, model=None, **settings):
         **settings,
     }
     args = TrainingArguments(str(folder), disable_tqdm=True, learning_rate=1e-3, **settings)
-    return Trainer(model or bert(), args, train_dataset=Sentences(), callbacks=callbacks)
+    return Trainer(model or bert(), args, train_dataset=Sentences(), eval_dataset=eval_dataset, callbacks=callbacks)
 
 
 def test_a_trainer_prunes_and_the_model_is_saved_and_loaded(library, tmp_path):
@@ -139,3 +139,27 @@ def test_a_checkpoint_of_another_plan_is_refused(library, tmp_path):
     again = trainer(tmp_path / "one", [library.PruneCallback(0.6, gated=0.6)], model=other.model)
     with pytest.raises(gator.FileError, match="of another plan"):
         again.train(resume_from_checkpoint=True)
+
+
+def test_the_best_model_is_one_at_the_target(library, tmp_path):
+    """The first evaluation, of the dense network, is the best by far, and does not count."""
+
+    class Worse(library.transformers.TrainerCallback):
+        def on_evaluate(self, args, state, control, metrics, **_):
+            metrics["eval_loss"] = float(state.global_step)
+
+    settings = {"eval_strategy": "steps", "eval_steps": 4, "load_best_model_at_end": True, "metric_for_best_model": "eval_loss"}
+    prune = library.PruneCallback(0.6, gated=0.6)
+    run = trainer(tmp_path, [prune, Worse()], eval_dataset=Sentences(), **settings)
+    run.train()
+    reached = prune.pruner.budget.schedule.last_step
+    assert int(run.state.best_model_checkpoint.rpartition("-")[2]) >= reached
+    assert prune.pruner.cost_left <= prune.pruner.target
+
+
+def test_gradient_checkpointing_may_be_on_from_the_start(library, tmp_path):
+    prune = library.PruneCallback(0.6, gated=0.6)
+    model = bert()
+    model.activation_checkpointing_enable({"use_reentrant": False})
+    trainer(tmp_path, [prune], model=model).train()
+    assert prune.pruner.finished

@@ -7,7 +7,7 @@ is refused on import, with the name; what merely behaves differently between rel
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, MutableMapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, MutableMapping, Sequence
 from contextlib import AbstractContextManager
 from typing import Any
 
@@ -29,6 +29,7 @@ try:
     from torch.nn.modules.conv import _ConvNd as Conv
     from torch.nn.modules.instancenorm import _InstanceNorm as InstanceNorm
     from torch.utils import _pytree as pytree
+    from torch.utils import checkpoint as _checkpoint
     from torch.utils._python_dispatch import TorchDispatchMode
 
     make_wrapper_subclass = Tensor._make_wrapper_subclass
@@ -45,6 +46,7 @@ try:
         torch.compiler._is_compiling_flag,
         torch.compiler._is_exporting_flag,
         torch._C._autograd._top_saved_tensors_default_hooks,
+        _checkpoint._checkpoint_without_reentrant_generator,
     )
 except (ImportError, AttributeError) as error:
     raise UnsupportedTorchError(
@@ -54,10 +56,10 @@ except (ImportError, AttributeError) as error:
 
 __all__ = [
     "CALL_IMPL", "NEWEST", "OLDEST", "BatchNorm", "Conv", "FakeTensor", "InstanceNorm", "NormBase", "OpOverload",
-    "TorchDispatchMode", "accumulated_shape", "buffers_of", "children_of", "forward_from_source", "forward_pre_hooks_of",
-    "full_name_of", "is_composite", "key_texts", "make_wrapper_subclass", "no_torch_function", "overload_name_of",
-    "parameters_of", "pytree", "saves_tensors_itself", "say_exporting", "schema_of", "storage_number", "submodules_of",
-    "views_untracked",
+    "TorchDispatchMode", "accumulated_shape", "buffers_of", "checkpoints_run_directly", "children_of", "forward_from_source",
+    "forward_pre_hooks_of", "full_name_of", "is_composite", "key_texts", "make_wrapper_subclass", "no_torch_function",
+    "overload_name_of", "parameters_of", "pytree", "saves_tensors_itself", "say_exporting", "schema_of", "storage_number",
+    "submodules_of", "views_untracked",
 ]  # fmt: skip
 
 
@@ -95,6 +97,23 @@ def say_exporting() -> Callable[[], None]:
     def undo() -> None:
         torch.compiler._is_compiling_flag, torch.compiler._is_exporting_flag = compiling, exporting
 
+    return undo
+
+
+def checkpoints_run_directly(here: Callable[[], bool]) -> Callable[[], None]:
+    """Where `here()` is true, `torch.utils.checkpoint` calls its function and keeps nothing to recompute; returns the undo."""
+    original = _checkpoint._checkpoint_without_reentrant_generator
+
+    def around_the_call(*args: Any, **kwargs: Any) -> Iterator[None]:
+        if here():
+            yield
+        else:
+            yield from original(*args, **kwargs)
+
+    def undo() -> None:
+        _checkpoint._checkpoint_without_reentrant_generator = original
+
+    _checkpoint._checkpoint_without_reentrant_generator = around_the_call
     return undo
 
 

@@ -201,3 +201,12 @@ def test_gates_keep_no_activations_for_backward(per, logit, low):
     with torch.no_grad():
         pruner.gates.logits.fill_(logit)
     assert saved_bytes(model, x, low) < 1.03 * plain
+
+
+@pytest.mark.parametrize("settings", [(2, 1), ([2], [1]), (2, "valid"), ((2, 1), (1, 0))])
+def test_settings_of_a_functional_convolution_may_be_numbers(settings, monkeypatch):
+    monkeypatch.setattr("gator.gates.gated_conv._SMALL", 0)
+    x, weight, bias, gate = leaves_of(5)
+    found = conv_of_gated_input(x, weight, bias, gate, closed_channels(gate), *settings, 1, 1)
+    expected = functional.conv2d(x * gate[:, :, None, None], weight, bias, *settings)
+    assert gap(found, expected) < 1e-12

@@ -12,6 +12,7 @@ import torch
 from networks import CASES
 from small import SmallResNet, backward
 from torch import nn
+from torch.utils.checkpoint import checkpoint
 
 import gator
 
@@ -195,3 +196,74 @@ def test_a_model_that_computes_its_weights_is_refused_by_gates_and_scored_by_cri
     graph = gator.trace(model, x)
     kept = gator.one_shot(model, graph, "l1", ratios=0.5)
     assert [len(kept[edge.name]) for edge in graph.edges] == [edge.width // 2 for edge in graph.edges]
+
+
+@pytest.mark.filterwarnings("ignore:.*torch.jit:DeprecationWarning")
+def test_a_compiled_model_is_refused() -> None:
+    with pytest.raises(gator.GatorError, match="make the pruner first, then compile"):
+        gator.Pruner(torch.compile(SmallResNet()), X, target=0.5, steps=5)
+
+
+@pytest.mark.parametrize("changed", [{"format": "8"}, {"format": None}, {"budget": None}])
+def test_a_damaged_state_is_refused(changed) -> None:
+    pruner = gator.Pruner(SmallResNet(), X, target=0.5, steps=5)
+    state = {**pruner.state_dict(), **changed}
+    with pytest.raises(gator.GatorError, match=r"state has format|not the state of a pruner"):
+        pruner.load_state_dict(state)
+
+
+class Priced:
+    """A cost of a user's own that returns what it is told."""
+
+    def __init__(self, total, per_channel):
+        self.total, self.per_channel = total, per_channel
+
+    def on(self, model, graph):
+        return self
+
+
+@pytest.mark.parametrize(
+    ("total", "per_channel", "message"),
+    [
+        (lambda widths: float("nan"), lambda widths: [1.0] * len(widths), "expected a finite number above zero"),
+        (lambda widths: 0.0, lambda widths: [1.0] * len(widths), "expected a finite number above zero"),
+        (lambda widths: float(sum(widths)), lambda widths: [1.0], "one for every edge"),
+        (lambda widths: float(sum(widths)), lambda widths: 1.0, "one for every edge"),
+    ],
+)
+def test_prices_of_a_user_are_checked(total, per_channel, message) -> None:
+    model = SmallResNet()
+    with pytest.raises(gator.GatorError, match=message):
+        gator.Pruner(model, X, cost=Priced(total, per_channel), target=0.5, steps=5)
+    with pytest.raises(gator.GatorError, match=message):
+        gator.one_shot(model, gator.trace(model, X), cost=Priced(total, per_channel), target=0.5)
+
+
+def test_prices_may_be_tensors_with_gradients() -> None:
+    def total(widths):
+        return torch.as_tensor(np.asarray(widths)).sum() * torch.ones((), requires_grad=True)
+
+    cost = Priced(total, lambda widths: torch.ones(len(widths), requires_grad=True))
+    pruner = gator.Pruner(SmallResNet(), X, cost=cost, target=0.5, steps=5)
+    assert type(pruner.whole_cost) is float
+
+
+def test_gates_of_a_forward_stay_for_its_checkpoints_when_the_model_is_evaluated_in_between() -> None:
+    class Recomputed(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.a, self.b, self.c = nn.Linear(8, 16), nn.Linear(16, 16), nn.Linear(16, 4)
+
+        def forward(self, x):
+            return self.c(checkpoint(self.b, self.a(x).relu(), use_reentrant=False).relu())
+
+    torch.manual_seed(0)
+    model, x = Recomputed(), torch.randn(4, 8)
+    pruner = gator.Pruner(model, x, alpha=1.0)
+    loss = model.train()(x).square().mean() + pruner.loss()
+    with torch.no_grad():
+        model.eval()(x)
+    model.train()
+    loss.backward()
+    pruner.step(lr=0.1)
+    assert pruner.steps_taken == 1

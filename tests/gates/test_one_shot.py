@@ -104,3 +104,22 @@ def test_per_cost_keeps_more_for_the_same_budget() -> None:
         assert gator.predict_macs(graph, kept) <= 0.5 * graph.macs
         left[per_cost] = sum(len(kept.get(edge.name, range(edge.width))) for edge in graph.edges)
     assert left[True] > left[False]
+
+
+@pytest.mark.parametrize("why", ["frozen", "weight_norm"])
+def test_taylor_needs_gradients_of_the_weights(why):
+    torch.manual_seed(0)
+    model, x = nn.Sequential(nn.Linear(8, 16), nn.ReLU(), nn.Linear(16, 16), nn.ReLU(), nn.Linear(16, 4)), torch.randn(4, 8)
+    if why == "frozen":
+        model[0].weight.requires_grad_(False)
+    else:
+        nn.utils.parametrizations.weight_norm(model[0])
+    graph = gator.trace(model, x)
+
+    def loss():
+        return model(x).square().mean()
+
+    with pytest.raises(gator.GatorError, match="needs the gradient of a weight that writes edge '0'"):
+        gator.one_shot(model, graph, "taylor", ratios=0.5, loss=loss)
+    kept = gator.one_shot(model, graph, "taylor", ratios={"2": 0.5}, loss=loss, keep=["0"])
+    assert len(kept["2"]) == 8

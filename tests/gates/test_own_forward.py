@@ -387,3 +387,24 @@ def test_readers_that_write_elsewhere_run_as_a_recording():
     graph = gator.trace(model, x)
     assert unreachable(graph)
     exact(model, graph, {"a": [0, 3, 5]}, x)
+
+
+@pytest.mark.filterwarnings("ignore:None of the inputs have requires_grad")
+@pytest.mark.parametrize("reentrant", [False, True])
+def test_a_network_that_checkpoints_is_traced_as_one_that_does_not(reentrant):
+    class Net(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.a, self.b, self.c = nn.Linear(6, 8), nn.Linear(8, 8), nn.Linear(8, 4)
+
+        def forward(self, x, recompute=True):
+            x = self.a(x).relu()
+            return self.c((checkpoint(self.b, x, use_reentrant=reentrant) if recompute else self.b(x)).relu())
+
+    model, x = Net(), torch.randn(2, 6)
+    graph, plain = gator.trace(model, x), gator.trace(model, (x, False))
+    assert [(edge.name, edge.width) for edge in graph.edges] == [(edge.name, edge.width) for edge in plain.edges]
+    kept = {"a": [0, 1, 2], "b": [4, 5]}
+    with gator.masked(model, graph, kept), torch.no_grad():
+        expected = model(x)
+    assert gap(gator.cut(model, graph, kept)(x).detach(), expected) < 1e-5

@@ -302,3 +302,76 @@ def test_something_else_is_no_average():
     for wrong in (nn.Linear(2, 2), model):
         with pytest.raises(gator.GatorError, match="no average of this"):
             pruner.shrink_(None, wrong)
+
+
+class Attention(nn.Module):
+    """Heads of eight dimensions; the class knows the dimensions and not the number of heads."""
+
+    def __init__(self):
+        super().__init__()
+        self.q, self.k, self.v, self.o = nn.Linear(16, 32), nn.Linear(16, 32), nn.Linear(16, 32), nn.Linear(32, 16)
+
+    def forward(self, x):
+        q, k, v = (layer(x).view(x.shape[0], x.shape[1], -1, 8).transpose(1, 2) for layer in (self.q, self.k, self.v))
+        return x + self.o(functional.scaled_dot_product_attention(q, k, v).transpose(1, 2).flatten(2))
+
+
+@pytest.mark.trains
+def test_a_single_head_that_is_left_keeps_the_class():
+    torch.manual_seed(0)
+    model, x = nn.Sequential(Attention(), nn.Linear(16, 4)), torch.randn(4, 5, 16)
+    pruner = gator.Pruner(model, x, target=0.3, steps=20, round_to=1, keep_class=True, min_width=1)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.05)
+    for _ in range(20):
+        optimizer.zero_grad()
+        (model(x).square().mean() + pruner.loss()).backward()
+        optimizer.step()
+        pruner.step()
+        pruner.shrink_(optimizer)
+    assert model[0].q.out_features == 8
+    assert type(model[0]) is Attention
+    assert pruner.cost_left <= pruner.target
+
+
+@pytest.mark.parametrize("made", [torch.optim.swa_utils.AveragedModel, copy.deepcopy])
+def test_averages_follow_again_after_a_block_is_gone(made):
+    """A network in graph form has a class of its own after every cut."""
+    torch.manual_seed(0)
+    model, x = SmallResNet(4).train(), torch.randn(2, 1, 8, 8)
+    average, optimizer = made(model), torch.optim.SGD(model.parameters(), lr=0.01)
+    pruner = gator.Pruner(model, x, alpha=1.0)
+    inner = next(index for index, edge in enumerate(pruner.graph.edges) if edge.name.endswith("conv1"))
+    with torch.no_grad():
+        pruner.gates.logits[pruner.gates.of_edge(inner)] = -1.0
+    pruner._close()
+    pruner.shrink_(optimizer, average)
+    close(pruner, 0.5)
+    pruner.shrink_(optimizer, average)
+    network = average if made is copy.deepcopy else average.module
+    assert [p.shape for p in network.parameters()] == [p.shape for p in model.parameters()]
+    assert torch.equal(network.eval()(x), model.eval()(x))
+
+
+def test_gradients_of_before_are_gone_after_a_state_is_loaded():
+    pruner = gator.Pruner(SmallResNet(4).train(), torch.randn(2, 1, 8, 8), target=0.5, steps=10)
+    state = pruner.state_dict()
+    backward(pruner, torch.randn(2, 1, 8, 8), torch.tensor([0, 1]))
+    pruner.load_state_dict(state)
+    with pytest.raises(gator.GatorError, match="found no gradient"):
+        pruner.step()
+
+
+def test_a_finished_pruner_without_gated_edges_resumes():
+    torch.manual_seed(0)
+    model, x = SmallResNet(4, depth=1).train(), torch.randn(2, 1, 8, 8)
+    inner = [edge.name for edge in gator.trace(model, x).edges if edge.name.endswith("conv1")]
+    others = [edge.name for edge in gator.trace(model, x).edges if edge.name not in inner]
+    pruner = gator.Pruner(model, x, alpha=1.0, keep=others)
+    with torch.no_grad():
+        pruner.gates.logits[:] = -1.0
+    pruner._close()
+    pruner.shrink_()
+    state = pruner.state_dict()
+    pruner.detach()
+    again = gator.Pruner(model, x, alpha=1.0, keep=state["keep"], state=state)
+    assert again.cost_left == pruner.cost_left

@@ -6,13 +6,15 @@ cost that is measured overrides what differs. An object of a user with only the 
 
 from __future__ import annotations
 
+import math
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
+from numbers import Real
 from typing import Any, Protocol, runtime_checkable
 
 import numpy as np
 from numpy.typing import NDArray
-from torch import nn
+from torch import Tensor, nn
 
 from gator.errors import GatorError
 from gator.graph.hypergraph import Hypergraph
@@ -62,6 +64,11 @@ class Prices(ABC):
 
         return [saved(edge, each) if len(each) else np.zeros(0) for edge, each in enumerate(lower)]
 
+    @property
+    def measures(self) -> bool:
+        """Whether `measure` may say something else than `total`; if not, no network has to be built for it."""
+        return type(self).measure is not Prices.measure
+
     def measure(self, network: nn.Module, widths: Widths) -> float | None:  # noqa: ARG002
         """What a finished network of these widths really costs; None if `total(widths)` is the truth."""
         return None
@@ -103,12 +110,15 @@ class _ScaledPrices(Prices):
     def width_step(self) -> int:  # type: ignore[override]
         return self._prices.width_step
 
+    @property
+    def measures(self) -> bool:
+        return self._prices.measures
+
     def measure(self, network: nn.Module, widths: Widths) -> float | None:
         return self._prices.measure(network, widths)
 
     def recalibrated(self, widths: Widths, measured: float) -> Prices:
-        found = self._prices.recalibrated(widths, measured)
-        return self if found is self._prices else found
+        return self._prices.recalibrated(widths, measured) if self.total(widths) > 0 and measured > 0 else self
 
     def state(self) -> PlainData:
         return {**self._prices.state(), _FACTOR: self._factor}
@@ -129,6 +139,21 @@ class Cost(ABC):
     def restored(self, model: nn.Module, graph: Hypergraph, state: PlainData) -> Prices:  # noqa: ARG002
         """The prices of a network that was priced before, or was cut from one that was; `state` is what those prices saved."""
         return self.on(model, graph)
+
+
+def prices_of(cost: Cost, model: nn.Module, graph: Hypergraph) -> Prices:
+    """The prices of a network as it is, checked: a user's cost may return anything."""
+    prices = cost.on(model, graph)
+    widths = [edge.width for edge in graph.edges]
+    total, name = prices.total(widths), type(cost.cost if isinstance(cost, _WrappedCost) else cost).__name__
+    if not isinstance(total, Real) or not 0 < float(total) < math.inf:
+        raise GatorError(f"{name}: total(widths) of the unpruned network is {total!r}; expected a finite number above zero")
+    each = prices.per_channel(widths)
+    if np.shape(each) != (len(widths),) or not np.isfinite(each).all():
+        raise GatorError(
+            f"{name}: per_channel(widths) is {each!r}; expected {len(widths)} finite numbers, one for every edge of the graph"
+        )
+    return prices
 
 
 def restored_prices(cost: Cost, model: nn.Module, graph: Hypergraph, state: PlainData) -> Prices:
@@ -163,10 +188,15 @@ class _WrappedPrices(Prices):
         self._prices, self.unit = prices, unit
 
     def total(self, widths: Widths) -> float:
-        return float(self._prices.total(widths))
+        return float(_numbers(self._prices.total(widths)))
 
     def per_channel(self, widths: Widths) -> Floats:
-        return np.asarray(self._prices.per_channel(widths), dtype=np.float64)
+        return _numbers(self._prices.per_channel(widths))
+
+
+def _numbers(found: Any) -> Floats:
+    """Numbers, lists, arrays and tensors as an array."""
+    return np.asarray(found.detach().cpu() if isinstance(found, Tensor) else found, dtype=np.float64)
 
 
 class _WrappedCost(Cost):

@@ -39,19 +39,33 @@ def parse_target(target: float | str, whole_cost: float, unit: str) -> float:
 
 
 def _absolute(text: str, unit: str) -> float:
-    match = re.fullmatch(r"\s*([0-9][0-9_,]*\.?[0-9]*(?:e[+-]?[0-9]+)?)\s*([A-Za-z_]+)\s*", text, re.IGNORECASE)
-    word = match.group(2).upper() if match else ""
-    own = {} if unit == "ms" else {unit.upper(): (unit, 1.0)}
-    for name, (belongs, factor) in (_TIMES | _WORDS | own).items():
-        prefix = word.removesuffix(name)
-        if match and word.endswith(name) and prefix in ([""] if name in _TIMES else _PREFIXES):
-            if belongs != unit:
-                raise GatorError(f"target={text!r} is given in {belongs}, but the cost is counted in {unit}")
-            value = float(match.group(1).replace(",", "").replace("_", "")) * factor * _PREFIXES[prefix]
-            if not value > 0:
-                break
+    match = re.fullmatch(r"\s*([0-9][0-9_,]*\.?[0-9]*(?:e[+-]?[0-9]+)?)\s*(\S.*?)\s*", text, re.IGNORECASE)
+    found = None if match is None else _read_unit(match.group(2), unit)
+    if match is not None and found is not None:
+        belongs, factor = found
+        if belongs != unit:
+            raise GatorError(f"target={text!r} is given in {belongs}, but the cost is counted in {unit}")
+        value = float(match.group(1).replace(",", "").replace("_", "")) * factor
+        if value > 0:
             return value
     raise GatorError(f'target={text!r} cannot be read; write a figure with its unit, such as "{_example(unit)}", or a share')
+
+
+def _read_unit(written: str, unit: str) -> tuple[str, float] | None:
+    """The unit of the cost that a word belongs to, and how many of those it is; None if it is not known.
+
+    The unit of this cost as it stands comes first: a cost of one's own may count in "MB" or "mJ/frame".
+    """
+    word = written.upper()
+    if word == unit.upper():
+        return unit, 1.0
+    if word in _TIMES:
+        return _TIMES[word]
+    for name, (belongs, factor) in (_WORDS | ({} if unit == "ms" else {unit.upper(): (unit, 1.0)})).items():
+        prefix = word.removesuffix(name)
+        if word.endswith(name) and prefix in _PREFIXES:
+            return belongs, factor * _PREFIXES[prefix]
+    return None
 
 
 def _example(unit: str) -> str:

@@ -89,6 +89,10 @@ class _WeightedPrices(Prices):
         parts = [part.savings(widths, lower) for part in self.parts]
         return [np.asarray(self.shares) @ np.stack(each) for each in zip(*parts, strict=True)]
 
+    @property
+    def measures(self) -> bool:
+        return any(part.measures for part in self.parts)
+
     def measure(self, network: nn.Module, widths: Widths) -> float | None:
         """Measure each part; parts that do not measure are counted."""
         found = [part.measure(network, widths) for part in self.parts]

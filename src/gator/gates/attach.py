@@ -156,8 +156,8 @@ class GatedForward(ReplacedForward):
 
     def _start(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         """Begin a forward: its gates are drawn now, or by the first reader if the arguments do not tell the batch size."""
-        self.forget_draw()
-        if self._draws:
+        if self._draws:  # an eval forward keeps the draw: a checkpoint of the forward before may be recomputed later
+            self.forget_draw()
             x = self._signature.tensor_at(self._batched or 0, args, kwargs)
             if x is not None:
                 self._make_draw(None if self._batched is None else x.shape[0], x.device)

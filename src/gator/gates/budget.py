@@ -15,10 +15,11 @@ from torch import nn
 
 from gator.cost.prices import PlainData, Prices
 from gator.cost.target import shown
+from gator.errors import BudgetError, GatorError
 from gator.gates.budget_schedule import Schedule
 from gator.gates.correct import corrected
 from gator.gates.limits import Limits
-from gator.gates.project import Alive, Scores, disconnecting_edge, project, smallest, unreachable
+from gator.gates.project import Alive, Scores, disconnecting_edge, project, smallest, unreachable_target
 from gator.gates.widen import widened
 from gator.graph.hypergraph import Hypergraph
 from gator.rank_zero import on_rank_zero
@@ -63,6 +64,8 @@ class Budget:
 
     def measured(self, alive: Alive) -> float:
         """What the network with these channels really costs: on all processes what was measured on rank 0."""
+        if not self.prices.measures:
+            return self.cost(alive)
         found = self.prices.measure(self._build(self.graph.masks_of(alive)), self.graph.widths_of(alive))
         cost = self.cost(alive) if found is None else float(found)
         return on_rank_zero(lambda: cost) if self.prices.tolerance else cost
@@ -98,7 +101,10 @@ class Budget:
         allowed, target = self.schedule.allowed(step), self.schedule.target
         if self.cost(living) <= allowed:
             return living
-        after = self._project(living, worth, allowed, at_end=target)
+        try:
+            after = self._project(living, worth, allowed, at_end=target)
+        except BudgetError:  # a corrected estimate says that no network is that cheap: the last step decides, and measures
+            return living
         if not self.prices.tolerance:
             return after
         cost = self.cost(after)
@@ -114,6 +120,19 @@ class Budget:
         every = _EVERY_NEAR * target if cost < _NEAR * target else _EVERY * (self.whole - target)
         return abs(self.measured_at - cost) >= every
 
+    def check_needs_no_network(self) -> None:
+        """Raise if the target cannot be met without cutting and measuring networks, as for a model that is sharded."""
+        if self.prices.tolerance:
+            raise GatorError(
+                "this cost is measured on cut networks, and a model that is sharded cannot be cut\n"
+                '  Use cost="flops" or "memory", or DistributedDataParallel instead of sharding.'
+            )
+        if self.prices.measures and not self.limits.least.all():
+            raise GatorError(
+                "a block that loses all its inner channels may leave a constant, which this cost counts in the cut network, "
+                'and a model that is sharded cannot be cut\n  Pass min_width=1, or use cost="flops".'
+            )
+
     def check_reachable(self, living: Alive) -> None:
         """Raise BudgetError now if no choice of channels can meet the target, by estimate or by measurement."""
         assert self.target is not None
@@ -121,7 +140,7 @@ class Budget:
         if self.prices.tolerance:
             least = smallest(self.graph, self.limits, living)
             if self.cost(least) > _FAR * self.target and (lowest := self.measured(least)) > self.target:
-                raise unreachable(self.target, lowest, self.prices.unit)
+                raise unreachable_target(self.target, lowest, self.prices.unit)
 
     def projected(self, living: Alive, worth: Scores) -> tuple[Alive, float | None]:
         """The channels that stay when those that are worth least for their cost close until the target is met.

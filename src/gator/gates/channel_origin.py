@@ -13,6 +13,7 @@ from gator.errors import GatorError
 from gator.gates.gate import Gates
 from gator.graph.hypergraph import Hypergraph
 from gator.graph.trace import trace_inputs
+from gator.surgery.keep_class import kept_in_class
 
 
 @dataclass(frozen=True)
@@ -74,4 +75,6 @@ def traced_again(model: nn.Module, graph: Hypergraph) -> Hypergraph:
     modules = {name for name, _ in model.named_modules()} | {name for name, _ in model.named_parameters()}
     heads = graph.heads if isinstance(graph.heads, str) else {k: v for k, v in graph.heads.items() if k in modules}
     fixed = tuple(name for name in graph.fixed if name in modules)
-    return trace_inputs(model, graph.inputs, fixed=fixed, heads=heads, keep_class=graph.keep_class)
+    found = trace_inputs(model, graph.inputs, fixed=fixed, heads=heads, keep_class=graph.keep_class)
+    # A layer with a single head left has other edges than before, which its class may need.
+    return kept_in_class(model, found) if graph.keep_class else found

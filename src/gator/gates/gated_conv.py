@@ -66,9 +66,15 @@ def conv_of_gated_input(
         return _CONVOLUTIONS[rank - 1](x, weight, bias, stride, padding, dilation, groups)
     if torch.is_autocast_enabled("cpu"):  # it does not reach the operators inside a function of our own
         x, weight, bias = (_lowered(tensor) for tensor in (x, weight, bias))
-    how = ([*stride] * (rank // len(stride)), [*padding] * (rank // len(padding)), [*dilation] * (rank // len(dilation)))
+    how = (_by_axis(stride, rank), _by_axis(padding, rank), _by_axis(dilation, rank))
     result: Tensor = _GatedConv.apply(x, weight, bias, gate, closed, *how, groups)  # type: ignore[no-untyped-call]
     return result
+
+
+def _by_axis(setting: Any, rank: int) -> list[int]:
+    """A stride, a padding or a dilation for every spatial axis. It is given as one number, as a list of one, or as a list."""
+    each = [setting] if isinstance(setting, int) else [*setting]
+    return each * (rank // len(each))
 
 
 def _is_large(x: Tensor, weight: Tensor, gate: Tensor) -> bool:

@@ -6,6 +6,7 @@ Edges are named by themselves, by the layers that write them, by glob patterns, 
 from __future__ import annotations
 
 import logging
+import math
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from fnmatch import fnmatchcase
@@ -72,8 +73,7 @@ class Limits:
         step = prices.width_step if self.auto else 1
         if step == 1:
             return replace(self, auto=False)
-        divisors = [part for part in range(1, step + 1) if step % part == 0]
-        multiples = [max(part for part in divisors if part <= max(width // 2, 1)) for width in full_widths(graph)]
+        multiples = [_fitting(step, width) for width in full_widths(graph)]
         return replace(self, multiples=np.array(multiples, dtype=np.int64), auto=False)
 
     def with_one_of(self, edge: int) -> Limits:
@@ -94,6 +94,11 @@ class Limits:
         return [lower for lower in widths if lower >= self.least[edge]]
 
 
+def _fitting(step: int, width: int) -> int:
+    """The largest divisor of the step that leaves an edge of this width something to lose."""
+    return max(part for part in range(1, step + 1) if step % part == 0 and part <= max(width // 2, 1))
+
+
 def _usual_multiples(graph: Hypergraph) -> Widths:
     """What widths are multiples of when nothing is known about the device."""
     grouped = set()
@@ -104,7 +109,9 @@ def _usual_multiples(graph: Hypergraph) -> Widths:
 
     def multiple(edge: Edge) -> int:
         usual = next((multiple for width, multiple in _MULTIPLES if edge.width >= width), 1)
-        return max(usual, _GROUPED) if any(member.parameter in grouped for member in edge.members) else usual
+        channels = [len(member.units) // edge.width for member in edge.members if member.parameter in grouped]  # of a unit
+        needed = _GROUPED // math.gcd(_GROUPED, max(channels)) if channels else 1
+        return _fitting(max(usual, needed), edge.width)
 
     return np.array([multiple(edge) for edge in graph.edges], dtype=np.int64)
 

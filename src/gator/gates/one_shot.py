@@ -17,7 +17,7 @@ from torch import Tensor, nn
 
 from gator.cost.by_name import CostName, cost_of
 from gator.cost.flops import Flops
-from gator.cost.prices import Cost, PlainCost, Prices
+from gator.cost.prices import Cost, PlainCost, Prices, prices_of
 from gator.cost.target import parse_target
 from gator.errors import BudgetError, GatorError, KeptError
 from gator.gates.budget import Budget, Masks
@@ -120,12 +120,12 @@ def one_shot(
     if ratios is not None and (per_cost or cost != "flops"):
         raise GatorError("ratios= does not depend on a cost: leave out cost= and per_cost=")
     limits = Limits.of(model, graph, min_width, 1 if ratios is not None and round_to == "auto" else round_to, keep)
-    scores = _scores(model, graph, criterion, loss, seed)
+    scores = _scores(model, graph, criterion, loss, seed, limits.kept)
     if ratios is not None:
         alive = _by_ratio(graph, limits, scores, _ratios(model, graph, ratios))
     else:
         assert target is not None
-        prices = cost_of(cost).on(model, graph)
+        prices = prices_of(cost_of(cost), model, graph)
         whole = prices.total([edge.width for edge in graph.edges])
         goal = parse_target(target, whole, prices.unit)
         budget = Budget(graph, prices, limits, partial(_measurable, model, graph), whole=whole, target=goal)
@@ -195,14 +195,17 @@ def _chosen(budget: Budget, scores: Scores, cost_limit: float, steering: Sequenc
 
 
 def _scores(
-    model: nn.Module, graph: Hypergraph, criterion: Criterion | CriterionFunction, loss: Callable[[], Tensor] | None, seed: int
-) -> Scores:
+    model: nn.Module, graph: Hypergraph, criterion: Criterion | CriterionFunction, loss: Callable[[], Tensor] | None, seed: int,
+    kept: Sequence[int],
+) -> Scores:  # fmt: skip
     tensors = named_tensors(baked(model))
     if criterion == "random":
         return np.random.default_rng(seed).random(sum(edge.width for edge in graph.edges))
     with _gradients(model, loss) as gradients:
         found = []
-        for edge in graph.edges:
+        for index, edge in enumerate(graph.edges):
+            if criterion == "taylor" and index not in kept:
+                _check_has_gradient(graph, edge, gradients)
             values = _of_norms(graph, edge, tensors) if criterion == "bn_scale" else None
             if values is None:  # an edge without norm layers falls back to the size of its filters
                 rule = criterion if callable(criterion) else _OF_PRODUCERS.get(criterion, _l1)
@@ -229,6 +232,17 @@ def _gradients(model: nn.Module, loss: Callable[[], Tensor] | None) -> Iterator[
             parameter.grad = before[name]
         for name, buffer in model.named_buffers():
             buffer.data.copy_(buffers[name])
+
+
+def _check_has_gradient(graph: Hypergraph, edge: Edge, gradients: Mapping[str, Tensor]) -> None:
+    """Raise for an edge none of whose weights has a gradient: its channels would be chosen by their position."""
+    names = [parameter for parameter, _ in _written(graph, edge)]
+    if not any(name in gradients for name in names):
+        raise GatorError(
+            f'criterion="taylor" needs the gradient of a weight that writes edge {edge.name!r}, and none of these has one: '
+            f"{', '.join(names)}\n  Unfreeze the layer, remove its weight_norm or spectral_norm, leave the edge as it is with "
+            f"keep=[{edge.name!r}], or choose another criterion."
+        )
 
 
 def _of_producers(

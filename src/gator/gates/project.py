@@ -113,7 +113,7 @@ def _shortest(
         return left
 
     if prices.total(after(len(closings))) > target:
-        raise unreachable(target, prices.total(after(len(closings))), prices.unit)
+        raise unreachable_target(target, prices.total(after(len(closings))), prices.unit)
     low, high = 0, len(closings)  # the first `low` are not enough, the first `high` are
     while high - low > 1:
         middle = (low + high) // 2
@@ -135,7 +135,7 @@ def _stopped_early(prices: Prices, limits: Limits, closing: Closing, widths: NDA
     return closing
 
 
-def unreachable(target: float, lowest: float, unit: str) -> BudgetError:
+def unreachable_target(target: float, lowest: float, unit: str) -> BudgetError:
     return BudgetError(
         f"the target of {shown(target, unit)} cannot be reached: the smallest network these limits allow costs "
         f"{shown(lowest, unit)}\n  Raise the target, or loosen min_width, round_to, keep or fixed."

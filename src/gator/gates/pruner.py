@@ -18,7 +18,7 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from gator.cost.by_name import CostName, cost_of
-from gator.cost.prices import Cost, PlainCost, Prices, restored_prices
+from gator.cost.prices import Cost, PlainCost, Prices, prices_of, restored_prices
 from gator.cost.target import parse_target
 from gator.errors import GatorError
 from gator.gates.attach import GatedForward, attach, detach, gates_off, is_attached
@@ -135,7 +135,7 @@ class Pruner:
         if state is not None:
             limits = replace(limits, auto=False)  # what widths are multiples of is in the state
         prices = (
-            self.cost.on(model, self.graph)
+            prices_of(self.cost, model, self.graph)
             if state is None
             else restored_prices(self.cost, model, self.graph, state["budget"]["pricing_state"])
         )
@@ -146,7 +146,8 @@ class Pruner:
         self._view: Any = None
         self._forward = self._gated_forward(limits, drawn=target is None)
         self._scale = loss_scale(self.gates)
-        self._use(Budget(self.graph, prices, limits, self._measurable, whole=whole, target=goal, steps=steps))
+        budget = Budget(self.graph, prices, limits, self._measurable, whole=whole, target=goal, steps=steps)
+        self._use(budget, loss_at_start=None if state is None else state["loss_at_start"])
         if state is not None:
             self.load_state_dict(state)
         elif goal is not None:
@@ -243,11 +244,8 @@ class Pruner:
         self._check_attached("step()")
         if self.finished:
             return
-        if not self.steps_taken and self.target is not None and self.prices.tolerance and is_sharded(self.model):
-            raise GatorError(
-                "this cost is measured on cut networks, and a model that is sharded cannot be cut\n"
-                '  Use cost="flops" or "memory", or DistributedDataParallel instead of sharding.'
-            )
+        if not self.steps_taken and self.target is not None and is_sharded(self.model):
+            self.budget.check_needs_no_network()
         gradient = mean_gradient_(self.gates, self._scale)
         self._forward.forget_draw()
         self.steps_taken += 1
@@ -261,6 +259,13 @@ class Pruner:
             self._close()
         if self._view is not None:
             self._view.update()
+
+    def forget_gradients(self) -> None:
+        """Discard what the gates have collected since the last step, and the gates of the latest forward."""
+        self.gates.taken_gradient(self._scale[0].detach(), self._scale[1].detach())
+        self._scale.grad = None
+        self._forward.last = None
+        self._forward.forget_draw()
 
     def _check_attached(self, what: str) -> None:
         if not is_attached(self._forward):

@@ -44,12 +44,13 @@ _BUDGET_KEYS = ("whole", "target", "steps", "least", "multiples", "measured_at",
 
 def check_saved(state: Mapping[str, Any], unit: str) -> None:
     """Raise unless this is the state of a pruner that this version can read, with a cost in the same unit."""
-    found = state.get("format", FORMAT)
+    _need(["format"], state)
+    found = state["format"]
     if found != FORMAT:
-        hint = "upgrade gator" if found > FORMAT else "start the run again"
-        raise GatorError(f"the state has format {found}, this version reads format {FORMAT}; {hint}")
+        hint = "upgrade gator" if isinstance(found, int) and found > FORMAT else "start the run again"
+        raise GatorError(f"the state has format {found!r}, this version reads format {FORMAT}; {hint}")
     _need(_KEYS, state)
-    _need(_BUDGET_KEYS, state["budget"])
+    _need(_BUDGET_KEYS, state["budget"] or {})
     if state["unit"] != unit:
         raise GatorError(f"the state was saved with a cost in {state['unit']}, this one is in {unit}; pass the same cost=")
 
@@ -70,6 +71,7 @@ def load_state_(pruner: Pruner, state: Mapping[str, Any]) -> None:
             with gates_off(pruner._forward):
                 prices = restored_prices(pruner.cost, pruner.model, pruner.graph, state["budget"]["pricing_state"])
         budget = budget.restored(prices, state["budget"])
+    pruner.forget_gradients()
     pruner.gates.load_(state)
     pruner._alpha = state["alpha"]
     pruner.steps_taken, pruner.steps_skipped = state["steps_taken"], state["steps_skipped"]

@@ -72,5 +72,7 @@ def check_model(model: nn.Module) -> None:
             f"the model is wrapped in {type(model).__name__}; make the pruner first, then wrap:\n"
             f"  pruner = gator.Pruner(model, ...); model = {type(model).__name__}(model)"
         )
+    if "_orig_mod" in dict(model.named_children()):
+        raise GatorError("the model is compiled; make the pruner first, then compile: model = torch.compile(model)")
     if is_sharded(model):
         raise GatorError("the model is sharded; make the pruner first, then shard: fully_shard(model)")

@@ -17,9 +17,9 @@ from gator.gates.limits import Limits
 from gator.gates.project import Alive, Scores
 from gator.graph.hypergraph import Hypergraph
 
-_RUNGS = (1, 2, 4)  # how many steps an edge may take at once: beyond a kink it may pay again
+_STEPS_AT_ONCE = (1, 2, 4)  # how many steps an edge may take at once: beyond a kink it may pay again
 _TRIED = 12  # candidates for closing that are tried in each round
-_QUESTIONS = 2500  # evaluations of the whole cost, at most
+_EVALUATIONS = 2500  # evaluations of the whole cost, at most
 Counts = NDArray[np.int64]
 
 
@@ -35,11 +35,11 @@ class _Trade:
     """What channels are worth, the widths every edge may have, and how often the cost was evaluated."""
 
     def __init__(self, graph: Hypergraph, prices: Prices, limits: Limits, scores: Scores, budget: float) -> None:
-        self.starts, self.prices, self.budget, self.asked = graph.starts, prices, budget, 0
+        self.starts, self.prices, self.budget, self.evaluated = graph.starts, prices, budget, 0
         parts = [scores[part] for part in self._slices()]
         self.best = [np.argsort(part, kind="stable")[::-1] for part in parts]  # as a projection closes them
         self.worth = [np.concatenate([[0.0], np.cumsum(part[best])]) for part, best in zip(parts, self.best, strict=True)]
-        self.ladders = [
+        self.allowed = [
             [width for width in reversed((edge.width, *limits.widths_down(index, edge.width))) if width]
             for index, edge in enumerate(graph.edges)
         ]
@@ -49,7 +49,7 @@ class _Trade:
 
     def done(self, alive: Alive) -> Alive:
         widths: Counts = np.array([alive[part].sum() for part in self._slices()])
-        while self.asked < _QUESTIONS:
+        while self.evaluated < _EVALUATIONS:
             better = self._better(widths)
             if better is None:
                 break
@@ -62,8 +62,8 @@ class _Trade:
     def _better(self, widths: Counts) -> Counts | None:
         """Widths that are worth more within the budget; None if no trade is found."""
         cost, worth = self._cost(widths), self._worth(widths)
-        wider = [(index, width, *self._change(widths, index, width, cost)) for index, width in self._rungs(widths, 1)]
-        narrower = [(index, width, *self._change(widths, index, width, cost)) for index, width in self._rungs(widths, -1)]
+        wider = [(index, width, *self._change(widths, index, width, cost)) for index, width in self._widths_near(widths, 1)]
+        narrower = [(index, width, *self._change(widths, index, width, cost)) for index, width in self._widths_near(widths, -1)]
         wider.sort(key=lambda move: -move[2] / max(move[3], 1e-12))
         narrower.sort(key=lambda move: move[2] / min(move[3], -1e-12))
         # First without closing anything: some channels may fit into the budget as it is.
@@ -79,12 +79,12 @@ class _Trade:
                 return trial
         return None
 
-    def _rungs(self, widths: Counts, direction: int) -> Iterator[tuple[int, int]]:
-        for index, ladder in enumerate(self.ladders):
+    def _widths_near(self, widths: Counts, direction: int) -> Iterator[tuple[int, int]]:
+        for index, allowed in enumerate(self.allowed):
             if widths[index]:
-                here = ladder.index(int(widths[index]))
-                there = (here + direction * rungs for rungs in _RUNGS)
-                yield from ((index, ladder[rung]) for rung in there if 0 <= rung < len(ladder))
+                here = allowed.index(int(widths[index]))
+                there = (here + direction * steps for steps in _STEPS_AT_ONCE)
+                yield from ((index, allowed[place]) for place in there if 0 <= place < len(allowed))
 
     def _change(self, widths: Counts, index: int, width: int, cost: float) -> tuple[float, float]:
         """What it is worth and what it costs to give an edge this width."""
@@ -92,7 +92,7 @@ class _Trade:
         return float(worth[width] - worth[widths[index]]), self._cost(_with(widths, index, width)) - cost
 
     def _cost(self, widths: Counts) -> float:
-        self.asked += 1
+        self.evaluated += 1
         return self.prices.total(widths)
 
     def _worth(self, widths: Counts) -> float:

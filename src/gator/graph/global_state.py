@@ -15,7 +15,7 @@ from typing import Any
 
 import torch
 
-from gator.private_torch import say_exporting
+from gator.private_torch import checkpoints_run_directly, say_exporting
 
 
 class GlobalChange:
@@ -88,8 +88,14 @@ def _autograd_functions_counted() -> Callable[[], object]:
     return undo
 
 
-_collector, _fastpath, _exporting, _functions = (
-    GlobalChange(make) for make in (_without_collector, _without_fastpath, say_exporting, _autograd_functions_counted)
+def _without_checkpoints() -> Callable[[], object]:
+    """Gradient checkpointing saves its inputs for backward, which is not possible for inference tensors."""
+    return checkpoints_run_directly(lambda: _recording.depth is not None)
+
+
+_collector, _fastpath, _exporting, _functions, _checkpoints = (
+    GlobalChange(make)
+    for make in (_without_collector, _without_fastpath, say_exporting, _autograd_functions_counted, _without_checkpoints)
 )
 
 
@@ -110,9 +116,9 @@ def exporting() -> Any:
 
 @contextmanager
 def autograd_functions_counted() -> Iterator[None]:
-    """Make `inside_autograd_function` work in this thread inside the block."""
+    """Make `inside_autograd_function` work in this thread inside the block, where checkpoints run directly."""
     before = _recording.depth
-    with _functions.active():
+    with _functions.active(), _checkpoints.active():
         _recording.depth = 0
         try:
             yield

@@ -8,6 +8,7 @@ gator.save(module.net, "small.safetensors")
 
 from __future__ import annotations
 
+from contextlib import ExitStack
 from typing import Any
 
 from torch import Tensor, nn
@@ -18,7 +19,7 @@ from gator.errors import FileError, GatorError
 from gator.extras import optional_import
 from gator.gates.pruner import Pruner
 from gator.graph.replaced_forward import has_replaced_forward
-from gator.integrations.resuming import cut_as_saved_, plan_of, should_shrink
+from gator.integrations.resuming import cut_as_saved_, plan_of, should_shrink, without_closed_channels
 
 lightning: Any = optional_import("lightning.pytorch", extra="lightning", purpose="gator.integrations.lightning")
 
@@ -29,7 +30,9 @@ class PruneCallback(lightning.Callback):  # type: ignore[misc]
     A term of the gates is added to the loss before backward, they are updated after every step of the optimizer, and their
     state goes into the trainer's checkpoints, together with the plan of what was cut: `ckpt_path=` resumes a run with a fresh
     module. The progress bar and the loggers show `cost_left`, as a share of the cost at the start. With manual optimization
-    call `prune.pruner.loss()` and `.step()` yourself.
+    call `self.manual_backward(loss)`, which adds the term; nothing else is needed. A second `fit` trains the smaller network
+    on; it is not pruned again. `test`, `validate` and `predict` with `ckpt_path=` evaluate the network of that checkpoint,
+    without the channels that were closed by then.
 
     Args:
         network: the attribute of the LightningModule that holds the network ("net"); "" for the module itself.
@@ -61,6 +64,8 @@ class PruneCallback(lightning.Callback):  # type: ignore[misc]
         self.pruner: Pruner | None = None
         self._saved: dict[str, Any] | None = None
         self._steps = 0  # of the optimizer, that the gates have followed
+        self._cut: nn.Module | None = None  # the network that is as small as it was to become
+        self._mask = ExitStack()
 
     def setup(self, trainer: Any, pl_module: Any, stage: str) -> None:
         """Cut the network as it was cut when a checkpoint was saved, before the weights of that checkpoint are loaded."""
@@ -80,20 +85,59 @@ class PruneCallback(lightning.Callback):  # type: ignore[misc]
                 )
             if saved:
                 cut_as_saved_(pl_module.get_submodule(self.network), saved["plan"])
+            self._saved = saved["pruner"] if saved else None
             original(checkpoint)
 
         pl_module.on_load_checkpoint = with_plan
 
     def teardown(self, trainer: Any, pl_module: Any, stage: str) -> None:  # noqa: ARG002
         pl_module.__dict__.pop("on_load_checkpoint", None)
+        self._mask.close()
+        self._saved = None
 
-    def on_fit_start(self, trainer: Any, pl_module: Any) -> None:
-        model: nn.Module = pl_module.get_submodule(self.network)
-        if has_replaced_forward(model):
-            raise GatorError("this network has gates on already: is there a second PruneCallback, or a Pruner of your own?")
+    def on_exception(self, trainer: Any, pl_module: Any, exception: BaseException) -> None:  # noqa: ARG002
+        """Take the gates off, so that the network can be used."""
+        if self.pruner is not None:
+            self.pruner.detach()
+
+    def on_test_start(self, trainer: Any, pl_module: Any) -> None:
+        self._without_closed_channels(trainer, pl_module)
+
+    def on_predict_start(self, trainer: Any, pl_module: Any) -> None:
+        self._without_closed_channels(trainer, pl_module)
+
+    def on_validation_start(self, trainer: Any, pl_module: Any) -> None:
+        self._without_closed_channels(trainer, pl_module)
+
+    def _without_closed_channels(self, trainer: Any, pl_module: Any) -> None:
+        """Outside `fit`, evaluate the network of a checkpoint without the channels that its gates had closed by then."""
+        if self._saved is not None and trainer.state.fn != "fit":
+            model = pl_module.get_submodule(self.network)
+            closed = without_closed_channels(model, self._example(pl_module), self._saved, **self._tracing)
+            self._mask.enter_context(closed)
+
+    @property
+    def _tracing(self) -> dict[str, Any]:
+        return {"keep_class": self.settings["keep_class"]}
+
+    def _example(self, pl_module: Any) -> Any:
         example = pl_module.example_input_array if self.example_inputs is None else self.example_inputs
         if example is None:
             raise GatorError("pass example_inputs to PruneCallback, or set example_input_array in the LightningModule")
+        return example
+
+    @property
+    def _pruning(self) -> Pruner | None:
+        """The pruner while it has something to do: not in a second `fit` of the same network."""
+        return self.pruner if self._cut is None else None
+
+    def on_fit_start(self, trainer: Any, pl_module: Any) -> None:
+        model: nn.Module = pl_module.get_submodule(self.network)
+        if self._cut is model:
+            return
+        self._cut = None
+        if has_replaced_forward(model):
+            raise GatorError("this network has gates on already: is there a second PruneCallback, or a Pruner of your own?")
         total = trainer.estimated_stepping_batches
         if not isinstance(total, int):
             raise GatorError("the length of this run is not known; set max_epochs or max_steps in the Trainer")
@@ -101,14 +145,16 @@ class PruneCallback(lightning.Callback):  # type: ignore[misc]
             raise GatorError("shrink=True needs one process and one optimizer; leave it out, and the network is cut at the end")
         steps = max(1, round(self.gated * total))
         self.pruner = Pruner(
-            model, example, target=self.target, steps=steps, cost=self.cost, state=self._saved, **self.settings
+            model, self._example(pl_module), target=self.target, steps=steps, cost=self.cost, state=self._saved, **self.settings
         )
         self._steps = trainer.global_step if self._saved is None else self.pruner.steps_taken
 
     def on_before_backward(self, trainer: Any, pl_module: Any, loss: Tensor) -> None:
         """Add the term of the gates to the loss, scaled as the loss is: for accumulated batches, and by a gradient scaler."""
-        assert self.pruner is not None
-        if pl_module.get_submodule(self.network) is not self.pruner.model:
+        pruner = self._pruning
+        if pruner is None:
+            return
+        if pl_module.get_submodule(self.network) is not pruner.model:
             raise GatorError(
                 f"the network {self.network!r} was replaced since the gates were put on, so they would learn nothing\n"
                 "  Build it before fit, in __init__ or configure_model."
@@ -117,34 +163,33 @@ class PruneCallback(lightning.Callback):  # type: ignore[misc]
             trainer.precision_plugin.scaler if isinstance(trainer.precision_plugin, lightning.plugins.MixedPrecision) else None
         )
         scale = 1.0 if scaler is None else scaler.get_scale()
-        loss.add_(self.pruner.loss() * (scale / trainer.accumulate_grad_batches))
+        loss.add_(pruner.loss() * (scale / trainer.accumulate_grad_batches))
 
     def on_train_batch_end(self, trainer: Any, pl_module: Any, *given: Any) -> None:  # noqa: ARG002
-        assert self.pruner is not None
-        if trainer.global_step > self._steps:
+        pruner = self._pruning
+        if pruner is not None and trainer.global_step > self._steps:
             self._steps = trainer.global_step
-            self.pruner.step()
-            pl_module.log("cost_left", self.pruner.cost_left / self.pruner.whole_cost, prog_bar=True)
+            pruner.step()
+            pl_module.log("cost_left", pruner.cost_left / pruner.whole_cost, prog_bar=True)
 
     def on_train_epoch_start(self, trainer: Any, pl_module: Any) -> None:  # noqa: ARG002
         """Shrink between epochs. A run that is resumed from the end of an epoch gets here too."""
-        assert self.pruner is not None
         wanted = _can_shrink(trainer) if self.shrink is None else self.shrink
-        if wanted and should_shrink(self.pruner):
-            self.pruner.shrink_(trainer.optimizers[0])
+        pruner = self._pruning
+        if pruner is not None and wanted and should_shrink(pruner):
+            pruner.shrink_(trainer.optimizers[0])
 
     def state_dict(self) -> dict[str, Any]:
         return {} if self.pruner is None else {"pruner": self.pruner.state_dict(), "plan": plan_of(self.pruner.model)}
 
-    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        self._saved = state_dict.get("pruner")
-
     def on_fit_end(self, trainer: Any, pl_module: Any) -> None:  # noqa: ARG002
         """Make the network smaller, also that of a run that was stopped early."""
-        assert self.pruner is not None
-        self.pruner.project()
-        self.pruner.shrink_()
-        self.pruner.detach()
+        pruner = self._pruning
+        if pruner is not None:
+            pruner.project()
+            pruner.shrink_()
+            pruner.detach()
+            self._cut = pruner.model
 
 
 def _can_shrink(trainer: Any) -> bool:

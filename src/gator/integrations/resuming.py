@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from contextlib import AbstractContextManager
+from typing import Any
+
 from torch import nn
 
 from gator.errors import CutError, FileError
@@ -10,6 +14,8 @@ from gator.surgery.apply import plan
 from gator.surgery.cut_plan import CutPlan
 from gator.surgery.history import steps_of
 from gator.surgery.inplace import apply_
+from gator.surgery.keep_class import kept_in_class, trace
+from gator.surgery.masked import masked
 from gator.training.loop import LEAST_SAVING
 
 
@@ -32,10 +38,20 @@ def cut_as_saved_(model: nn.Module, text: str | None) -> None:
     if steps_of(model):
         raise FileError(
             f"the checkpoint is of another plan: this {type(model).__name__} was cut in another way\n"
-            "  Resume with a fresh instance of the original network."
+            "  Load it into a fresh instance of the original network."
         )
     assert wanted is not None
     try:
         apply_(wanted, model)
     except CutError as error:
         raise FileError(f"the checkpoint is of another network than this {type(model).__name__}: {error}") from error
+
+
+def without_closed_channels(
+    model: nn.Module, example_inputs: Any, state: Mapping[str, Any], *, keep_class: bool
+) -> AbstractContextManager[nn.Module]:
+    """Inside, the model computes without the channels that were closed when a pruner saved this state for it."""
+    graph = trace(model, example_inputs)
+    if keep_class:
+        graph = kept_in_class(model, graph, tuple(state["fixed"]))
+    return masked(model, graph, graph.masks_of(state["alive"].cpu().numpy()))

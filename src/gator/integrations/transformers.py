@@ -38,7 +38,8 @@ class PruneCallback(transformers.TrainerCallback):  # type: ignore[misc]
 
     A term of the gates is added to the loss that the model returns, so the batches must have labels. Gates and the plan of what
     was cut are saved with the trainer's checkpoints, and `trainer.train(resume_from_checkpoint=True)` goes on with them, with a
-    fresh model. Pass the callback to the constructor of the Trainer.
+    fresh model. Pass the callback to the constructor of the Trainer. With `load_best_model_at_end` the best model is the best
+    at the target: evaluations before it is reached do not count.
 
     Args:
         target: what may be left of the cost, as in `gator.Pruner`.
@@ -68,6 +69,7 @@ class PruneCallback(transformers.TrainerCallback):  # type: ignore[misc]
         self.example_inputs, self.shrink = example_inputs, shrink
         self.pruner: Pruner | None = None
         self._hook: Any = None
+        self._evaluated = False  # whether a network at the target has been evaluated
         self._loads: nn.Module | None = None  # the model that is cut as a checkpoint was before its weights are loaded
 
     def on_init_end(self, args: Any, state: Any, control: Any, **given: Any) -> None:  # noqa: ARG002
@@ -83,7 +85,10 @@ class PruneCallback(transformers.TrainerCallback):  # type: ignore[misc]
     def on_train_begin(self, args: Any, state: Any, control: Any, **given: Any) -> None:  # noqa: ARG002
         model, loader = given["model"], given["train_dataloader"]
         if has_replaced_forward(model):
-            raise GatorError("this model has gates on already: is there a second PruneCallback, or a Pruner of your own?")
+            raise GatorError(
+                "this model has gates on already: is there a second PruneCallback, or a Pruner of your own?\n"
+                "  After a training that was interrupted, call detach() of the callback's pruner first."
+            )
         example = self.example_inputs or _first_batch(model, loader)
         folder = Path(args.output_dir) / f"checkpoint-{state.global_step}"
         saved = _saved(folder) if state.global_step else None
@@ -98,6 +103,7 @@ class PruneCallback(transformers.TrainerCallback):  # type: ignore[misc]
         self._shrinks = can_shrink if self.shrink is None else self.shrink
         steps = max(1, round(self.gated * state.max_steps))
         state_of_gates = None if saved is None else saved["pruner"]
+        self._evaluated = saved is not None and saved["evaluated"]
         self.pruner = Pruner(
             model, example, target=self.target, steps=steps, cost=self.cost, state=state_of_gates, **self.settings
         )
@@ -139,12 +145,19 @@ class PruneCallback(transformers.TrainerCallback):  # type: ignore[misc]
             self.pruner.shrink_(optimizer.optimizer if isinstance(optimizer, accelerate.AcceleratedOptimizer) else optimizer)
             self._hook = self.pruner.model.register_forward_hook(self._with_gates)
 
+    def on_evaluate(self, args: Any, state: Any, control: Any, **given: Any) -> None:  # noqa: ARG002
+        """Networks above the target do not count as the best: `load_best_model_at_end` would load weights of other channels."""
+        if self.pruner is not None and not self._evaluated:
+            state.best_metric = state.best_model_checkpoint = state.best_global_step = None
+            self._evaluated = self.pruner.finished
+
     def on_save(self, args: Any, state: Any, control: Any, **given: Any) -> None:  # noqa: ARG002
         if self.pruner is not None and state.is_world_process_zero:
             path = Path(args.output_dir) / f"checkpoint-{state.global_step}" / STATE
             saved = {
                 "pruner": self.pruner.state_dict(),
                 "plan": plan_of(self.pruner.model),
+                "evaluated": self._evaluated,
                 "shapes": {name: list(tensor.shape) for name, tensor in self.pruner.model.state_dict().items()},
             }
             write_atomically(path, lambda temporary: torch.save(saved, temporary))

@@ -127,14 +127,15 @@ class Loop:
         parts = list(zip(torch.split(batch, size), torch.split(targets, size), strict=True))
         total = 0.0
         for index, (images, labels) in enumerate(parts):
+            share = len(images) / len(batch)
             last = index == len(parts) - 1
             with nullcontext() if last else processes.no_sync(self._parallel):
                 x = to_device(images, processes.device, self._recipe.run.in_channels_last)
                 loss = self._loss(x, labels.to(processes.device))
-                total += float(loss.detach()) / len(parts)
+                total += float(loss.detach()) * share
                 if self.pruner is not None:
                     loss = loss + self.pruner.loss()
-                processes.precision.backward(loss / len(parts))
+                processes.precision.backward(loss * share)
         self._check_finite(total, lr)
         parameters = list(itertools.chain.from_iterable(group["params"] for group in self.optimizer.param_groups))
         processes.precision.step(self.optimizer, parameters, clip=self.phase.clip)

@@ -32,6 +32,8 @@ def check(recipe: Recipe) -> Recipe:
         )
     if recipe.finetune.anneal == "continue" and (recipe.prune.schedule != "cosine" or recipe.prune.alphas):
         raise RecipeError('finetune.anneal = "continue" needs prune.schedule = "cosine" and a target')
+    if recipe.finetune.anneal == "continue" and not recipe.prune.epochs:
+        raise RecipeError('finetune.anneal = "continue" has no effect with prune.epochs = 0; leave it out')
     _at_least(0, "finetune.recalibrate", recipe.finetune.recalibrate)
     _at_least(0, "run.threads", recipe.run.threads)
     _at_least(0, "run.checkpoint_seconds", recipe.run.checkpoint_seconds)
