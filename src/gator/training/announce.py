@@ -10,7 +10,7 @@ def of_training(loop: Loop) -> str:
 
 
 def of_gates(loop: Loop, goal: str, batches: int) -> str:
-    """Says what the accuracy is of."""
+    """The goal, and which network the accuracies of the next epochs belong to."""
     norms = f"with batch norms recalibrated on {batches} batches" if batches else "without recalibrated batch norms"
     return (
         f"prune {loop.number + 1}: {_length(loop)} with gates, {goal}\n"

@@ -67,7 +67,7 @@ class Result:
     """
 
     folder: str  # the run folder
-    tested_on: str  # the examples that accuracies are of
+    tested_on: str  # the examples on which the accuracies were measured
     seconds: float
     before: Figures  # of the dense network
     rounds: tuple[Outcome, ...]  # one for every target or alpha

@@ -42,7 +42,7 @@ class NetworkTimer:
 
     @property
     def is_trial(self) -> bool:
-        """Whether so few rounds are run that times say little: someone only tries whether all works."""
+        """Whether so few rounds are run that the times mean little, as in a dry run."""
         return self.rounds < _TRIAL
 
     def prepare(self, network: nn.Module) -> Run:
