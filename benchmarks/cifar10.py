@@ -41,7 +41,7 @@ from gator.graph.inputs import describe
 from gator.training.recipe_file import recipe_from_text
 from gator.zoo.data import load_data
 
-GATES_VERSION = "squares"  # what gates learn from; results of other versions are made again
+GATES_VERSION = "readers"  # what gates learn from; results of other versions are made again
 SHARED = Path(__file__).parents[2] / "shared"
 
 

@@ -110,11 +110,46 @@ def test_examples_that_cannot_be_told_apart_are_squared_together(kind, per):
     pruner = gator.Pruner(model, x, target=0.5, steps=1000, per=per, round_to=1)
     output = model(x)[:, 0]
     (output.square().mean() + pruner.loss()).backward()
-    weight = model.read.weight[0, :, 0, 0] + (model.second.weight[0] if kind is Folded else 0)
-    channels = (model.write(x).sum((2, 3)) * weight).detach()
-    gradient = (2 * output.detach()[:, None] * channels).mean(0)
+    expected = torch.zeros(6).double()
+    for weight in (model.read.weight[0, :, 0, 0], *([model.second.weight[0]] if kind is Folded else [])):
+        channels = (model.write(x).sum((2, 3)) * weight).detach()
+        expected += 8 * (2 * output.detach()[:, None] * channels).mean(0).square() / 100
     pruner.step()
-    torch.testing.assert_close(pruner.gates.worth, 8 * gradient.square() / 100, rtol=1e-9, atol=1e-12)
+    torch.testing.assert_close(pruner.gates.worth, expected, rtol=1e-9, atol=1e-12)
+
+
+@pytest.mark.parametrize("per", ["example", "batch"])
+def test_every_reader_has_a_square_of_its_own(per):
+    """In the sum of their gradients two readers may cancel; without the channel both change."""
+
+    class Cancelling(Gated):
+        def __init__(self):
+            super().__init__()
+            self.other = copy.deepcopy(self.read)
+
+        def forward(self, x):
+            written = self.write(x)
+            return (self.read(written) - self.other(written)).flatten(1)
+
+    torch.manual_seed(0)
+    model, x = Cancelling().double().train(), torch.randn(8, 1, 1, 1).double()
+    pruner = gator.Pruner(model, x, target=0.5, steps=1000, per=per, round_to=1)
+    (model(x).mean() + pruner.loss()).backward()
+    pruner.step()
+    each = (model.write(x)[:, :, 0, 0] * model.read.weight[0, :, 0, 0]).detach()
+    square = each.square().mean(0) if per == "example" else 8 * each.mean(0).square()
+    torch.testing.assert_close(pruner.gates.worth, 2 * square / 100, rtol=1e-9, atol=1e-12)
+
+
+def test_a_channel_counts_more_the_narrower_its_edge_has_become():
+    """Channels that are worth about the same leave edges of about the same width; by their sums one edge would close first."""
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Linear(4, 32), nn.ReLU(), nn.Linear(32, 32), nn.ReLU(), nn.Linear(32, 4))
+    pruner = gator.Pruner(model, torch.randn(2, 4), target=0.4, steps=1000, round_to=1)
+    pruner.gates.worth = torch.ones(64) + 1e-3 * torch.arange(64)
+    pruner.project()
+    first, second = (len(channels) for channels in pruner.kept.values())
+    assert abs(first - second) <= 2
 
 
 def test_the_dearest_of_equals_goes_first():

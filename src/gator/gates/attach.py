@@ -71,7 +71,6 @@ class GatedForward(ReplacedForward):
         self._examples = next((int(shape[0]) for shape in shapes if shape), 1)  # of a network bound to one batch size
         self._signature: Signature = signature_of(self.original, Plan(graph, {}), free=self._free)
         self._draw: Draw | None = None
-        self._widths: list[int] = np.diff(graph.starts).tolist()
         self._emptied: tuple[str, ...] | None = None  # the edges that the gated readers were made without
         self.refresh()
 
@@ -196,7 +195,7 @@ class GatedForward(ReplacedForward):
         gates = self.gates.of_forward(rows, examples or self._examples)
         if torch.is_grad_enabled():
             self.last = gates
-        self._draw = Draw(gates, self._widths)
+        self._draw = Draw(gates, self.gates, examples or self._examples)
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         """The recording of the network, with gates in train mode."""

@@ -50,12 +50,15 @@ class Budget:
         steps: int | None = None,
         measured_at: float | None = None,
         reached: float | None = None,
+        first_widths: Sequence[int] | None = None,
     ) -> None:
         self.graph, self.prices, self.limits = graph, prices, limits.resolved(prices, graph)
         self.whole, self.target = whole, target
         self.schedule = None if target is None or steps is None else Schedule(whole, target, steps)
         self.measured_at = whole if measured_at is None else measured_at  # the cost at which the estimate was last corrected
         self.reached = reached  # what the final network was measured to cost
+        # Of the edges of the network at the start: a channel counts more the narrower its edge has become.
+        self.first_widths = np.array([edge.width for edge in graph.edges] if first_widths is None else first_widths)
         self._build = build
 
     def cost(self, alive: Alive) -> float:
@@ -151,7 +154,11 @@ class Budget:
         return self.meeting(lambda budget: self._project(living, worth, budget), living, worth)
 
     def _project(self, living: Alive, worth: Scores, budget: float, at_end: float | None = None) -> Alive:
-        return project(self.graph, self.prices, self.limits, living, worth, budget, per=self.prices, at_end=at_end)
+        # Measured costs fall where whole layers go: there narrow edges may close.
+        first = None if self.prices.tolerance else self.first_widths
+        return project(
+            self.graph, self.prices, self.limits, living, worth, budget, per=self.prices, at_end=at_end, first_widths=first
+        )
 
     def meeting(self, attempt: Callable[[float], Alive], living: Alive, scores: Scores) -> tuple[Alive, float | None]:
         """As `projected`, for any way to choose channels by their predicted cost."""
@@ -186,7 +193,7 @@ class Budget:
         least = np.minimum(self.limits.least[old_edges], [edge.width for edge in graph.edges])
         kept = tuple(index for index, old in enumerate(old_edges.tolist()) if old in self.limits.kept)
         limits = Limits(least, self.limits.multiples[old_edges], kept)
-        return Budget(graph, prices, limits, self._build, **self._course())
+        return Budget(graph, prices, limits, self._build, **self._course(), first_widths=self.first_widths[old_edges].tolist())
 
     def _course(self) -> PlainData:
         """What does not depend on the channels that live."""
@@ -200,6 +207,7 @@ class Budget:
             **self._course(),
             "least": self.limits.least.tolist(),
             "multiples": self.limits.multiples.tolist(),
+            "first_widths": self.first_widths.tolist(),
             "pricing_state": self.prices.state(),
         }
 
@@ -208,4 +216,4 @@ class Budget:
         least, multiples = (np.array(state[name], dtype=np.int64) for name in ("least", "multiples"))
         limits = Limits(least, multiples, self.limits.kept)
         course = {name: state[name] for name in self._course()}
-        return Budget(self.graph, prices, limits, self._build, **course)
+        return Budget(self.graph, prices, limits, self._build, **course, first_widths=state["first_widths"])

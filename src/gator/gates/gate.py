@@ -45,7 +45,11 @@ class Gates(ABC):
 
     @abstractmethod
     def of_forward(self, rows: int, examples: int) -> Tensor:
-        """Zeros and ones, rows x channels, for a forward of so many examples; `taken_gradient` is what their backward gives."""
+        """Zeros and ones, rows x channels, for a forward of so many examples. Every reader takes its part through `read`."""
+
+    def read(self, gates: Tensor, channels: slice | Tensor, examples: int) -> Tensor:  # noqa: ARG002
+        """What one reader multiplies by: `gates` are the columns of these channels in what `of_forward` returned."""
+        return gates
 
     @abstractmethod
     def taken_gradient(self, scale: Tensor, squared_scale: Tensor) -> Tensor:

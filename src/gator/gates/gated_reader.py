@@ -9,6 +9,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from gator.gates.gate import Gates
 from gator.gates.gated_conv import Closed, closed_channels, conv_of_gated_input, conv_of_gated_weight, multiplied
 from gator.gates.gated_norm import layer_norm_of_open
 from gator.gates.sites import Site, Units
@@ -28,8 +29,9 @@ class Draw:
     checkpointing) has to run the same operators again.
     """
 
-    def __init__(self, gates: Tensor, widths: list[int]) -> None:
-        self.gates = gates
+    def __init__(self, gates: Tensor, owner: Gates, examples: int) -> None:
+        self.gates, self._owner, self._examples = gates, owner, examples
+        widths = np.diff(owner.starts).tolist()
         # All edges are split off together: backward that is one join instead of one sum a reader.
         self._parts = torch.split_with_sizes(gates, widths, 1)
         self._first = torch.split_with_sizes(gates[:1], widths, 1) if len(gates) > 1 else self._parts
@@ -38,13 +40,17 @@ class Draw:
     def rows(self, which: Which) -> Tensor:
         """The gates of a site, rows x positions."""
         if which.edge is not None:
-            return (self._first if which.one_row else self._parts)[which.edge]
+            part = (self._first if which.one_row else self._parts)[which.edge]
+            return self._owner.read(part, self._owner.of_edge(which.edge), self._examples)
         gates = self.gates[:1] if which.one_row else self.gates
-        return torch.cat([gates, gates.new_ones(len(gates), 1)], 1).index_select(1, which.index(gates.device))
+        channels, index = which.on(gates.device)
+        part = self._owner.read(gates.index_select(1, channels), channels, self._examples)
+        return torch.cat([part, part.new_ones(len(part), 1)], 1).index_select(1, index)
 
     def closed(self, which: Which) -> Closed | None:
         if which.key not in self._closed:
-            self._closed[which.key] = closed_channels(self.rows(which).detach())
+            with torch.no_grad():
+                self._closed[which.key] = closed_channels(self.rows(which))
         return self._closed[which.key]
 
 
@@ -53,12 +59,15 @@ class Which:
 
     def __init__(self, site: Site, starts: Units) -> None:
         count = int(starts[-1])
-        self.units = np.where(site.units < 0, count, site.units)  # behind the gates there is a column of ones
+        self.units = np.where(site.units < 0, count, site.units)
         self.positions = len(self.units)
         self.one_row = site.batch_axis is None
         self.edge = self._edge(starts)
         self.key = (self.units.tobytes(), self.one_row)
-        self._index: dict[Any, Tensor] = {}
+        # The channels it reads, and for every position their column; behind the channels there is a column of ones.
+        found, columns = np.unique(self.units, return_inverse=True)
+        self._channels, self._columns = found[found < count], columns.reshape(-1)
+        self._on: dict[Any, tuple[Tensor, Tensor]] = {}
 
     def _edge(self, starts: Units) -> int | None:
         """The edge whose channels these are, all of them and in order."""
@@ -68,10 +77,11 @@ class Which:
             return None
         return edge if (self.units == np.arange(starts[edge], starts[edge + 1])).all() else None
 
-    def index(self, device: torch.device) -> Tensor:
-        if device not in self._index:
-            self._index[device] = torch.from_numpy(self.units).to(device)
-        return self._index[device]
+    def on(self, device: torch.device) -> tuple[Tensor, Tensor]:
+        """The channels, and the column of every position."""
+        if device not in self._on:
+            self._on[device] = torch.from_numpy(self._channels).to(device), torch.from_numpy(self._columns).to(device)
+        return self._on[device]
 
 
 class GatedReader:

@@ -3,9 +3,11 @@
 The worth of a channel is how much the loss would grow without it. The gradient of its gate, the first term of the Taylor
 series, says little about that: near a minimum it is mostly noise. The next term is half the second derivative. The squared
 gradient of an example's loss, averaged over the examples (the empirical Fisher information), estimates it up to a factor and
-costs nothing. The factor depends on the loss, so squares rank channels but cannot be added to gradients. With one row of gates
-for a batch, the squared gradient of the batch times its size is used, which overrates channels that all examples use alike.
-Gates are not drawn at random, because the network would have to recover from that noise too.
+costs nothing. The factor depends on the loss, so squares rank channels but cannot be added to gradients. Every reader of a
+channel has a square of its own, and they are added: in the sum of the gradients those of several readers cancel, and a channel
+of a residual stream would seem to be worth little. With one row of gates for a batch, the squared gradient of the batch times
+its size is used, which overrates channels that all examples use alike. Gates are not drawn at random, because the network
+would have to recover from that noise too.
 """
 
 from __future__ import annotations
@@ -60,10 +62,13 @@ class OpenGates(Gates):
     def probabilities(self) -> Tensor:
         return self.alive.to(self.dtype)
 
-    def of_forward(self, rows: int, examples: int) -> Tensor:
-        gates = self.alive.to(self.dtype).expand(rows, -1)
-        opened: Tensor = _WithSquares.apply(self._squares, gates, self._shared, examples)  # type: ignore[no-untyped-call]
-        return opened
+    def of_forward(self, rows: int, examples: int) -> Tensor:  # noqa: ARG002
+        return self.alive.to(self.dtype).expand(rows, -1)
+
+    def read(self, gates: Tensor, channels: slice | Tensor, examples: int) -> Tensor:
+        squares, shared = self._squares[channels], self._shared[channels]
+        found: Tensor = _WithSquares.apply(squares, gates, shared, examples)  # type: ignore[no-untyped-call]
+        return found
 
     def taken_gradient(self, scale: Tensor, squared_scale: Tensor) -> Tensor:
         """The sum of the squared gradients, scaled like the loss itself (a square is scaled twice)."""

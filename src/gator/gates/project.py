@@ -19,7 +19,7 @@ from gator.cost.prices import Prices
 from gator.cost.target import shown
 from gator.errors import BudgetError, KeptError
 from gator.gates.closings import Closing, closings_of
-from gator.gates.limits import Limits
+from gator.gates.limits import Limits, Widths
 from gator.graph.hypergraph import Hypergraph
 from gator.graph.program import MODES
 from gator.surgery.liveness import check_connected, liveness_of
@@ -42,6 +42,7 @@ def project(
     *,
     per: Prices | None = None,
     at_end: float | None = None,
+    first_widths: Widths | None = None,
 ) -> Alive:
     """Close the channels with the lowest scores until the cost is at most `target`.
 
@@ -50,6 +51,8 @@ def project(
     Args:
         per: if given, channels close in the order of their scores (zero or more) for what they save by these prices.
         at_end: the final target, if this is a step on the way to it: the network should not cost much less than that.
+        first_widths: if given, the score of a channel is multiplied by the width that its edge had at first over its width now.
+            Scores are those of single channels, and narrow edges lose more than the sum of these.
 
     Raises:
         BudgetError: if the limits do not allow it.
@@ -57,7 +60,7 @@ def project(
     floor = _NEAR * (target if at_end is None else at_end)
     while True:
         try:
-            found: Alive = _closed(graph, prices, limits, alive, scores, target, floor, per)
+            found: Alive = _closed(graph, prices, limits, alive, scores, target, floor, per, first_widths)
         except KeptError as error:  # computing the cost showed that this edge cannot close
             limits = limits.with_one_of(graph.index_of(error.edge))
             continue
@@ -69,7 +72,7 @@ def project(
 
 def _closed(
     graph: Hypergraph, prices: Prices, limits: Limits, alive: Alive, scores: Scores, target: float, floor: float,
-    per: Prices | None,
+    per: Prices | None, first_widths: Widths | None,
 ) -> Alive:  # fmt: skip
     widths = graph.widths_of(alive)
     if prices.total(widths) <= target:
@@ -77,6 +80,9 @@ def _closed(
         return same
     order = [start + living[np.argsort(scores[start + living], kind="stable")] for start, living in _living(graph, alive)]
     in_order = [scores[channels] for channels in order]
+    if first_widths is not None:  # a channel is the first to go, the second, ...
+        falling = (np.arange(len(part), 0, -1) for part in in_order)
+        in_order = [part * first / left for part, first, left in zip(in_order, first_widths, falling, strict=True)]
     left, last = _shortest(prices, limits, closings_of(limits, widths, in_order, per), widths, target, floor)
     for _ in range(_LEFT_OPEN):
         if prices.total(left) >= floor:

@@ -13,7 +13,7 @@ from gator.gates.attach import gates_off
 if TYPE_CHECKING:
     from gator.gates.pruner import Pruner
 
-FORMAT = 8
+FORMAT = 9
 
 
 def state_of(pruner: Pruner) -> dict[str, Any]:
@@ -39,7 +39,7 @@ _KEYS = (
     "format", "unit", "fixed", "edges", "alive", "keep", "budget", "loss_at_start", "alpha", "finished", "steps_taken",
     "steps_skipped",
 )  # fmt: skip
-_BUDGET_KEYS = ("whole", "target", "steps", "least", "multiples", "measured_at", "reached", "pricing_state")
+_BUDGET_KEYS = ("whole", "target", "steps", "least", "multiples", "first_widths", "measured_at", "reached", "pricing_state")
 
 
 def check_saved(state: Mapping[str, Any], unit: str) -> None:
