@@ -93,7 +93,7 @@ def experiments() -> list[Experiment]:
 
 # The learning rate of 3 epochs, and that few epochs with gates are best, were found on held-back images (NOTES.md); for longer
 # runs all methods have the same learning rate.
-GATED = {3: 0.65, 6: 0.65, 12: 2, 20: 2, 40: 3}  # epochs on the schedule of the target, of so many in all
+GATED = {3: 0.15, 6: 0.3, 12: 0.5, 20: 1, 40: 2}  # epochs on the schedule of the target, of so many in all
 LEARNING_RATES = {3: 0.02, 6: 0.03, 12: 0.05, 20: 0.05, 40: 0.05}
 
 
