@@ -30,7 +30,7 @@ from pathlib import Path
 
 import torch
 from cifar10_methods import blocks_removed, by_torch_pruning, first_channels, macs_of
-from cifar10_table import LATENCIES, RESULTS, fingerprint, plot, table
+from cifar10_table import GATES_VERSION, LATENCIES, RESULTS, fingerprint, plot, table
 from filelock import FileLock, Timeout
 from teacher_outputs import cached_outputs
 
@@ -41,7 +41,6 @@ from gator.graph.inputs import describe
 from gator.training.recipe_file import recipe_from_text
 from gator.zoo.data import load_data
 
-GATES_VERSION = "readers"  # what gates learn from; results of other versions are made again
 SHARED = Path(__file__).parents[2] / "shared"
 
 

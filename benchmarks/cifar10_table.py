@@ -14,6 +14,7 @@ from gator.report.paper_points import RESNET56, RESNET56_DENSE
 
 RESULTS = Path(__file__).parent / "results" / "cifar10"
 LATENCIES = RESULTS.parent / "cifar10-latency.json"
+GATES_VERSION = "readers"  # what gates learn from; results of other versions are marked, and made again
 PICTURES = Path(__file__).parent.parent / "docs" / "images"
 COLORS = {
     "gator": ("#1b7f5c", "Gator"),
@@ -95,9 +96,13 @@ def fingerprint(network: Path) -> str:
 def rows() -> list[Row]:
     grouped: dict[tuple[Any, ...], list[dict[str, Any]]] = {}
     for path in sorted(RESULTS.glob("*.json")):
-        one = {"precision": "bf16", "round_to": 0, "blocks_removed": []} | json.loads(path.read_text()) | {"name": path.stem}
+        one = (
+            {"precision": "bf16", "round_to": 0, "blocks_removed": [], "gates": GATES_VERSION}
+            | json.loads(path.read_text())
+            | {"name": path.stem}
+        )
         budget = (one["cost"], one["round_to"], -one["target"])
-        key = (one["network"], *budget, one["epochs"], METHODS.index(one["method"]), one["precision"])
+        key = (one["network"], *budget, one["epochs"], METHODS.index(one["method"]), one["precision"], one["gates"])
         grouped.setdefault(key, []).append(one)
     return [Row(tuple(grouped[key])) for key in sorted(grouped)]
 
@@ -122,7 +127,7 @@ def _lines() -> Iterator[str]:
     for row in found:
         cells = [
             row["network"], row.budget, row["epochs"],
-            row["method"] + ", float32" * (row["precision"] == "no"),
+            row["method"] + ", float32" * (row["precision"] == "no") + ", earlier gates" * (row["gates"] != GATES_VERSION),
             f"{row.mean('accuracy'):.2f}{row.spread}", f"{row.change:+.2f}", f"{row.mean('accuracy_cut'):.2f}",
             f"{row.share('macs'):.3f}", f"{row.share('params'):.3f}", f"{row.latency:.2f}" if row.latency else "",
         ] + [row.paper] * paper  # fmt: skip
