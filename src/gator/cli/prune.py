@@ -57,7 +57,7 @@ def prune(
     set = [*(f"{key}={value}" for key, value in given.items() if value), *set]
     auto = resume == "auto"
     if auto and (not out or overwrite or dry_run):
-        raise RecipeError("--resume auto looks for a run in the folder of --out: give --out, without --overwrite or --dry-run")
+        raise RecipeError("--resume auto looks for a run in --out: give a recipe and --out, without --overwrite or --dry-run")
     if resume and not auto and (out or overwrite or dry_run or recipe != "digits"):
         raise RecipeError("--resume reads the recipe from the run folder: give the folder, and --set for what shall change")
     if dry_run:

@@ -80,7 +80,8 @@ class Which:
     def on(self, device: torch.device) -> tuple[Tensor, Tensor]:
         """The channels, and the column of every position."""
         if device not in self._on:
-            self._on[device] = torch.from_numpy(self._channels).to(device), torch.from_numpy(self._columns).to(device)
+            channels, columns = self._channels, self._columns
+            self._on[device] = torch.from_numpy(channels).to(device), torch.from_numpy(columns).to(device)
         return self._on[device]
 
 
