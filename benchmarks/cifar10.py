@@ -7,9 +7,9 @@
     python benchmarks/cifar10.py table                    # the table and the plots from the finished runs
 
 Every method starts from the same checkpoint and has the same number of epochs in all (training with gates included), the same
-order of examples for a seed, the same distillation, the same precision (bf16) and batch. Only the learning rate and the share
-of epochs with gates are its own, to be chosen on 5,000 held-back training images (NOTES.md). Every network is then trained on
-all training images, and the test set is looked at once, after the last epoch. MACs are counted by torch's own counter.
+order of examples for a seed, the same distillation, learning rate, precision (bf16) and batch. Only the share of epochs with
+gates is a method's own, chosen on 5,000 held-back training images (NOTES.md). Every network is then trained on all training
+images, and the test set is looked at once, after the last epoch. MACs are counted by torch's own counter.
 `gator eval benchmarks/results/cifar10/NAME.safetensors --data cifar10 --folder DATA` repeats the figure of a shipped network.
 
 Methods: `gator` (gates, then fine-tuning), `l1` (gator.one_shot on all edges), `torch-pruning-l1` and `torch-pruning-taylor`
