@@ -55,14 +55,12 @@ class Experiment:
     seed: int = 0
     cost: str = "flops"
     precision: str = "bf16"
-    round_to: int = 0  # 0: 1 for counted costs, "auto" for latency
 
     @property
     def name(self) -> str:
         cost = "" if self.cost == "flops" else f"-{self.cost}"
         precision = "" if self.precision == "bf16" else "-float32"
-        rounded = f"-round{self.round_to}" if self.round_to else ""
-        return f"{self.network}-{self.method}{cost}{rounded}-{round(100 * self.target)}-{self.epochs}e-s{self.seed}{precision}"
+        return f"{self.network}-{self.method}{cost}-{round(100 * self.target)}-{self.epochs}e-s{self.seed}{precision}"
 
 
 def experiments() -> list[Experiment]:
@@ -116,7 +114,7 @@ cost = "{one.cost}"
 target = {one.target}
 epochs = {gated}
 gated = {gated_epochs(one) / gated if gated else 1.0}
-round_to = {one.round_to or ('"auto"' if one.cost == "latency" else 1)}
+round_to = {'"auto"' if one.cost == "latency" else 1}
 {f'criterion = "{criterion}"' if criterion else ""}
 {phase}
 [finetune]

@@ -50,11 +50,6 @@ class Row:
         return statistics.mean(one["ms"] / one["dense_ms"] for one in times) if times else None
 
     @property
-    def budget(self) -> str:
-        rounded = f", round_to {self['round_to']}" if self["round_to"] else ""
-        return f"{self['target']:g} {self['cost']}{rounded}"
-
-    @property
     def change(self) -> float:
         """Of the accuracy, in points."""
         return self.mean("accuracy") - self["dense_accuracy"]
@@ -96,12 +91,9 @@ def fingerprint(network: Path) -> str:
 def rows() -> list[Row]:
     grouped: dict[tuple[Any, ...], list[dict[str, Any]]] = {}
     for path in sorted(RESULTS.glob("*.json")):
-        one = (
-            {"precision": "bf16", "round_to": 0, "blocks_removed": [], "gates": GATES_VERSION}
-            | json.loads(path.read_text())
-            | {"name": path.stem}
-        )
-        budget = (one["cost"], one["round_to"], -one["target"])
+        usual = {"precision": "bf16", "blocks_removed": [], "gates": GATES_VERSION}
+        one = usual | json.loads(path.read_text()) | {"name": path.stem}
+        budget = (one["cost"], -one["target"])
         key = (one["network"], *budget, one["epochs"], METHODS.index(one["method"]), one["precision"], one["gates"])
         grouped.setdefault(key, []).append(one)
     return [Row(tuple(grouped[key])) for key in sorted(grouped)]
@@ -126,7 +118,7 @@ def _lines() -> Iterator[str]:
     yield f"|{' --- |' * len(names)}"
     for row in found:
         cells = [
-            row["network"], row.budget, row["epochs"],
+            row["network"], f"{row['target']:g} {row['cost']}", row["epochs"],
             row["method"] + ", float32" * (row["precision"] == "no") + ", earlier gates" * (row["gates"] != GATES_VERSION),
             f"{row.mean('accuracy'):.2f}{row.spread}", f"{row.change:+.2f}", f"{row.mean('accuracy_cut'):.2f}",
             f"{row.share('macs'):.3f}", f"{row.share('params'):.3f}", f"{row.latency:.2f}" if row.latency else "",
@@ -141,7 +133,7 @@ def plot() -> None:
     matplotlib.use("Agg")
     from matplotlib import pyplot
 
-    found = _rows_with(network="resnet20", cost="flops", precision="bf16", round_to=0)
+    found = _rows_with(network="resnet20", cost="flops", precision="bf16")
     figure, axes = pyplot.subplots(1, 2, figsize=(10, 3.8))
     for axis, target in zip(axes, (0.5, 0.25), strict=True):
         for method in METHODS:

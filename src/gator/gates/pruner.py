@@ -260,7 +260,7 @@ class Pruner:
         if self._view is not None:
             self._view.update()
 
-    def forget_gradients(self) -> None:
+    def _forget_gradients(self) -> None:
         """Discard what the gates have collected since the last step, and the gates of the latest forward."""
         self.gates.taken_gradient(self._scale[0].detach(), self._scale[1].detach())
         self._scale.grad = None

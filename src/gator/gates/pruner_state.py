@@ -71,7 +71,7 @@ def load_state_(pruner: Pruner, state: Mapping[str, Any]) -> None:
             with gates_off(pruner._forward):
                 prices = restored_prices(pruner.cost, pruner.model, pruner.graph, state["budget"]["pricing_state"])
         budget = budget.restored(prices, state["budget"])
-    pruner.forget_gradients()
+    pruner._forget_gradients()
     pruner.gates.load_(state)
     pruner._alpha = state["alpha"]
     pruner.steps_taken, pruner.steps_skipped = state["steps_taken"], state["steps_skipped"]

@@ -113,12 +113,9 @@ class PruneCallback(lightning.Callback):  # type: ignore[misc]
         """Outside `fit`, evaluate the network of a checkpoint without the channels that its gates had closed by then."""
         if self._saved is not None and trainer.state.fn != "fit":
             model = pl_module.get_submodule(self.network)
-            closed = without_closed_channels(model, self._example(pl_module), self._saved, **self._tracing)
+            keep_class = self.settings["keep_class"]
+            closed = without_closed_channels(model, self._example(pl_module), self._saved, keep_class=keep_class)
             self._mask.enter_context(closed)
-
-    @property
-    def _tracing(self) -> dict[str, Any]:
-        return {"keep_class": self.settings["keep_class"]}
 
     def _example(self, pl_module: Any) -> Any:
         example = pl_module.example_input_array if self.example_inputs is None else self.example_inputs
